@@ -1,0 +1,1 @@
+"""Paidonce beside a hand-written handler, on one PostgreSQL server, in one run."""

@@ -1,0 +1,145 @@
+"""Paidonce and its peer: how each is prepared, started and counted."""
+
+import asyncio
+import sys
+from abc import abstractmethod
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from benchmarks.contender import (
+    ROOT,
+    BenchmarkError,
+    Contender,
+    HttpServer,
+    Load,
+    free_port,
+    http_server,
+    stop,
+)
+from benchmarks.databases import count_in, execute_in
+from benchmarks.load import HOST
+from benchmarks.workload import CURRENCY, PLAN_DAYS, PLAN_ID, PRICE, SECRET
+
+PREPARATION_TIMEOUT_S = 600.0
+PREPARATION_CONNECTIONS = 64
+MIGRATION_TIMEOUT_S = 120.0
+# The same addresses as workload.email_of.
+USER_EMAILS = "SELECT format('user%s@example.com', lpad(n::text, 6, '0')) AS email FROM "
+
+
+def emails_of(users: int) -> str:
+    """A query for the addresses of all users."""
+    return f"{USER_EMAILS} generate_series(0, {users - 1}) AS n"
+
+
+class HttpContender(Contender):
+    """A contender that is a web server; its database is filled through its own webhook."""
+
+    applied_query: str
+
+    async def prepare(self, url: str, *, users: int, work_dir: Path) -> None:
+        """Make the schema and the users, then send the first payment of each user."""
+        await self.create_schema(url, work_dir)
+        await execute_in(url, self.users_statement(users))
+        async with self.running(url, work_dir=work_dir) as server:
+            result = await server.drive(
+                Load(PREPARATION_CONNECTIONS, users, 0.0, PREPARATION_TIMEOUT_S, None), None
+            )
+        applied = await self.count_applied(url)
+        if applied != users:
+            raise BenchmarkError(f"{self.name}: {applied} of {users} applied: {result.answers}")
+        await execute_in(url, "VACUUM (ANALYZE)")
+
+    async def count_applied(self, url: str) -> int:
+        return await count_in(url, self.applied_query)
+
+    @abstractmethod
+    async def create_schema(self, url: str, work_dir: Path) -> None:
+        """Make the tables."""
+
+    @abstractmethod
+    def users_statement(self, users: int) -> str:
+        """The statement that makes so many users."""
+
+
+class Peer(HttpContender):
+    """The reference handler by hand, in benchmarks/peer."""
+
+    name = "peer"
+    title = "FastAPI + SQLAlchemy"
+    applied_query = "SELECT count(*) FROM payments WHERE subscription_applied_at IS NOT NULL"
+
+    async def create_schema(self, url: str, work_dir: Path) -> None:
+        async with self.running(url, work_dir=work_dir):
+            pass  # It makes its tables when it starts.
+
+    def users_statement(self, users: int) -> str:
+        return f"INSERT INTO users (email) {emails_of(users)}"
+
+    def running(self, url: str, *, work_dir: Path) -> AbstractAsyncContextManager[HttpServer]:
+        port = free_port()
+        options = [f"--url={url}", f"--port={port}", f"--secret={SECRET}"]
+        return http_server(
+            [sys.executable, "-m", "benchmarks.peer", *options],
+            port=port,
+            path="/webhooks/payments",
+            log=work_dir / "peer.log",
+        )
+
+
+class Paidonce(HttpContender):
+    """Paidonce itself, as `paidonce serve` runs it."""
+
+    name = "paidonce"
+    title = "Paidonce"
+    applied_query = "SELECT count(*) FROM payments WHERE applied_at IS NOT NULL"
+    program = str(Path(sys.executable).with_name("paidonce"))
+
+    async def create_schema(self, url: str, work_dir: Path) -> None:
+        config = self.write_config(url, work_dir, port=free_port())
+        migration = await asyncio.create_subprocess_exec(
+            self.program, "migrate", f"--config={config}", cwd=ROOT
+        )
+        try:
+            code = await asyncio.wait_for(migration.wait(), MIGRATION_TIMEOUT_S)
+        finally:
+            await stop(migration)
+        if code != 0:
+            raise BenchmarkError(f"paidonce migrate ended with {code}; see above")
+
+    def users_statement(self, users: int) -> str:
+        return f"""
+            INSERT INTO users (id, email, email_key, created_at, updated_at)
+            SELECT gen_random_uuid(), email, email, now(), now() FROM ({emails_of(users)}) AS new
+        """
+
+    def running(self, url: str, *, work_dir: Path) -> AbstractAsyncContextManager[HttpServer]:
+        port = free_port()
+        config = self.write_config(url, work_dir, port=port)
+        return http_server(
+            [self.program, "serve", f"--config={config}", f"--port={port}"],
+            port=port,
+            path="/webhooks/bench",
+            log=work_dir / "paidonce.log",
+        )
+
+    def write_config(self, url: str, work_dir: Path, *, port: int) -> Path:
+        """A configuration with one source and the plan that the events pay for."""
+        config = work_dir / "paidonce.toml"
+        config.write_text(f"""\
+environment = "development"
+[database]
+url = "{url}"
+[server]
+host = "{HOST}"
+port = {port}
+[sources.bench]
+provider = "tilda"
+secrets = ["{SECRET}"]
+[plans.{PLAN_ID}]
+price = "{PRICE}"
+currency = "{CURRENCY}"
+days = {PLAN_DAYS}
+default = true
+""")
+        return config

@@ -1,0 +1,45 @@
+"""CPU time of a process and everything it started, from /proc."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTimes:
+    """What /proc/PID/stat says that matters here."""
+
+    pid: int
+    parent_pid: int
+    cpu_s: float
+
+
+def tree_cpu_s(root_pid: int) -> float:
+    """Seconds used so far by a process tree, its ended children included; nan without /proc."""
+    if not PROC.joinpath("self/stat").exists():
+        return float("nan")
+    everyone = [times for path in PROC.glob("[0-9]*/stat") if (times := _read(path)) is not None]
+    family = {root_pid}
+    for times in sorted(everyone, key=lambda times: times.pid):
+        if times.parent_pid in family:
+            family.add(times.pid)
+    return sum(times.cpu_s for times in everyone if times.pid in family)
+
+
+def parent_of(pid: int) -> int:
+    """The pid of the parent; 0 if there is no such process here."""
+    times = _read(PROC / str(pid) / "stat")
+    return 0 if times is None else times.parent_pid
+
+
+def _read(path: Path) -> ProcessTimes | None:
+    try:
+        # The second field is the program's name in brackets and may itself contain blanks.
+        fields = path.read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    ticks = sum(int(field) for field in fields[11:15])
+    return ProcessTimes(int(path.parent.name), int(fields[1]), ticks / CLOCK_TICKS_PER_S)

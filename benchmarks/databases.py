@@ -1,0 +1,103 @@
+"""The one PostgreSQL server of a run, and the databases made on it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+
+import asyncpg
+from sqlalchemy import make_url
+
+from benchmarks.cpu import parent_of
+from paidonce.store.embedded import EmbeddedPostgres
+
+# Not /tmp, which may lie in memory, where fsync costs nothing.
+DATA_ROOT = Path("/var/tmp")
+STATEMENT_TIMEOUT_S = 120.0
+SETTINGS = ("server_version", "synchronous_commit", "fsync", "shared_buffers", "max_wal_size")
+
+
+class Databases:
+    """Makes, copies and drops databases, and reads the server's counters."""
+
+    def __init__(self, url: str, admin: asyncpg.Connection) -> None:
+        self._url = make_url(url)
+        self._admin = admin
+
+    def url_of(self, name: str) -> str:
+        """Where a database of this server is."""
+        return self._url.set(database=name).render_as_string(hide_password=False)
+
+    async def create(self, name: str, *, template: str = "template1") -> str:
+        """A new database, in place of an older one of this name; returns its URL."""
+        await self.drop(name)
+        await self._admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        return self.url_of(name)
+
+    async def drop(self, name: str) -> None:
+        """Remove a database and whoever is still connected to it."""
+        await self._admin.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    async def checkpoint(self) -> None:
+        """Write everything out, so that every measurement begins alike."""
+        await self._admin.execute("CHECKPOINT")
+
+    async def wal_bytes(self) -> int:
+        """How much WAL the server has written in its life."""
+        position = await self._admin.fetchval("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+        return int(position)
+
+    async def settings(self) -> dict[str, str]:
+        """The server's version and the settings on which durability and speed depend."""
+        return {name: await self._admin.fetchval(f"SHOW {name}") for name in SETTINGS}
+
+    async def server_pid(self) -> int:
+        """The parent of all the server's processes; 0 if it runs elsewhere."""
+        return parent_of(await self._admin.fetchval("SELECT pg_backend_pid()"))
+
+
+@asynccontextmanager
+async def open_databases(url: str | None) -> AsyncIterator[Databases]:
+    """Databases on the server at url, or on one started for this run and removed after it."""
+    if url is not None:
+        async with _connected(url) as databases:
+            yield databases
+        return
+    data_dir = Path(mkdtemp(prefix="paidonce-bench-", dir=DATA_ROOT))
+    data_dir.chmod(0o755)
+    postgres = EmbeddedPostgres(data_dir)
+    try:
+        async with _connected(await postgres.start()) as databases:
+            yield databases
+    finally:
+        await postgres.stop()
+        rmtree(data_dir)
+
+
+@asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[Databases]:
+    admin = await asyncpg.connect(url, command_timeout=STATEMENT_TIMEOUT_S)
+    try:
+        yield Databases(url, admin)
+    finally:
+        await admin.close()
+
+
+async def execute_in(url: str, *statements: str) -> None:
+    """Run statements in a database, each in its own transaction."""
+    connection = await asyncpg.connect(url, command_timeout=STATEMENT_TIMEOUT_S)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def count_in(url: str, query: str) -> int:
+    """The one number that a query returns."""
+    connection = await asyncpg.connect(url, command_timeout=STATEMENT_TIMEOUT_S)
+    try:
+        return int(await connection.fetchval(query))
+    finally:
+        await connection.close()

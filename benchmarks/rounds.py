@@ -1,0 +1,147 @@
+"""The order of the measurements, one measurement, and the medians of all."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from benchmarks.contender import BenchmarkError, Contender, Load
+from benchmarks.databases import Databases
+from benchmarks.load import LoadResult
+from benchmarks.meter import Meter, Usage
+
+SETTLE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One measurement to make."""
+
+    round: int
+    contender: Contender
+    connections: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one measurement, or the median of several, says. CPU and WAL are per event."""
+
+    events_per_s: float
+    p50_ms: float
+    p99_ms: float
+    server_cpu_us: float
+    postgres_cpu_us: float
+    client_cpu_us: float
+    wal_bytes: float
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A trial and what came of it."""
+
+    trial: Trial
+    figures: Figures
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is varied and how long each measurement takes."""
+
+    contenders: Sequence[Contender]
+    connections: Sequence[int]
+    rounds: int
+    users: int
+    warmup_s: float
+    seconds: float
+
+    def trials(self) -> Iterator[Trial]:
+        """Every combination in every round; who goes first changes from round to round."""
+        for number in range(self.rounds):
+            order = self.contenders if number % 2 == 0 else self.contenders[::-1]
+            for connections in self.connections:
+                yield from (Trial(number, contender, connections) for contender in order)
+
+    def load(self, connections: int) -> Load:
+        return Load.timed(
+            connections=connections,
+            users=self.users,
+            warmup_s=self.warmup_s,
+            seconds=self.seconds,
+        )
+
+
+async def prepare(plan: Plan, databases: Databases, work_dir: Path) -> None:
+    """Make for each contender the database that all its measurements start from."""
+    for contender in plan.contenders:
+        url = await databases.create(template_of(contender))
+        await contender.prepare(url, users=plan.users, work_dir=work_dir)
+
+
+async def measure(plan: Plan, trial: Trial, databases: Databases, work_dir: Path) -> Measurement:
+    """One trial on a fresh copy of the prepared database, with no other contender running."""
+    contender, name = trial.contender, f"bench_{trial.contender.name}_trial"
+    url = await databases.create(name, template=template_of(contender))
+    applied_before = await contender.count_applied(url)
+    async with contender.running(url, work_dir=work_dir) as running:
+        meter = Meter(
+            databases, server_pid=running.pid, postgres_pid=await databases.server_pid()
+        )
+        await databases.checkpoint()
+        await asyncio.sleep(SETTLE_S)
+        result = await running.drive(plan.load(trial.connections), meter)
+        applied = await contender.count_applied(url) - applied_before
+    check_honesty(trial, result, applied)
+    await databases.drop(name)
+    return Measurement(trial, figures_of(result, meter.usage()))
+
+
+def check_honesty(trial: Trial, result: LoadResult, applied: int) -> None:
+    """Raise BenchmarkError unless every 200 is an applied payment, and every one has its 200.
+
+    A request whose answer was lost may have been applied or not.
+    """
+    if not result.accepted <= applied <= result.accepted + result.lost:
+        raise BenchmarkError(
+            f"{trial.contender.name} at {trial.connections} connections applied {applied} "
+            f"payments, but answered {result.answers} and lost {result.lost}"
+        )
+
+
+def figures_of(result: LoadResult, usage: Usage) -> Figures:
+    """The figures of one measurement."""
+    events = max(result.events, 1)
+    return Figures(
+        events_per_s=result.events / result.seconds,
+        p50_ms=result.p50_ms,
+        p99_ms=result.p99_ms,
+        server_cpu_us=usage.server_cpu_s / events * 1e6,
+        postgres_cpu_us=usage.postgres_cpu_s / events * 1e6,
+        client_cpu_us=result.client_cpu_s / events * 1e6,
+        wal_bytes=usage.wal_bytes / events,
+        errors=result.refused + result.lost,
+    )
+
+
+def median_of(measurements: Sequence[Measurement]) -> Figures:
+    """The median of each figure, and the sum of the errors."""
+
+    def middle(read: Callable[[Figures], float]) -> float:
+        return median(read(measurement.figures) for measurement in measurements)
+
+    return Figures(
+        events_per_s=middle(lambda figures: figures.events_per_s),
+        p50_ms=middle(lambda figures: figures.p50_ms),
+        p99_ms=middle(lambda figures: figures.p99_ms),
+        server_cpu_us=middle(lambda figures: figures.server_cpu_us),
+        postgres_cpu_us=middle(lambda figures: figures.postgres_cpu_us),
+        client_cpu_us=middle(lambda figures: figures.client_cpu_us),
+        wal_bytes=middle(lambda figures: figures.wal_bytes),
+        errors=sum(measurement.figures.errors for measurement in measurements),
+    )
+
+
+def template_of(contender: Contender) -> str:
+    """The name of a contender's prepared database."""
+    return f"bench_{contender.name}"

@@ -1,0 +1,106 @@
+"""What a delivery says, in words that are the same for every gateway."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, NewType
+from uuid import UUID
+
+from paidonce.domain.money import Money
+
+EventId = NewType("EventId", UUID)
+UserId = NewType("UserId", UUID)
+PaymentId = NewType("PaymentId", UUID)
+SubscriptionId = NewType("SubscriptionId", UUID)
+SourceId = NewType("SourceId", int)
+
+MAX_EXTERNAL_ID: Final = 255
+"""The longest id of a gateway's that is accepted; an index entry has to hold it."""
+
+
+class Says(StrEnum):
+    """What an event says has happened to a payment."""
+
+    PENDING = "pending"
+    PROCESSING = "processing"
+    PAID = "paid"
+    FAILED = "failed"
+    VOIDED = "voided"  # given up unpaid
+    CANCELED = "canceled"  # money returned, on the gateway's own confirmed word
+    REFUNDED = "refunded"
+
+
+class EventStatus(StrEnum):
+    """Where an event stands. The schema ties each to its timestamps."""
+
+    RECEIVED = "RECEIVED"
+    VALIDATED = "VALIDATED"
+    PROCESSED = "PROCESSED"
+    IGNORED = "IGNORED"
+    FAILED_RETRYABLE = "FAILED_RETRYABLE"
+    FAILED_FINAL = "FAILED_FINAL"
+    DEAD_LETTER = "DEAD_LETTER"
+
+
+WAITING: Final = frozenset(
+    {EventStatus.RECEIVED, EventStatus.VALIDATED, EventStatus.FAILED_RETRYABLE}
+)
+"""The statuses of an event that is still to be settled."""
+
+
+class Code(StrEnum):
+    """Why an event did not simply succeed. Stable: other programs are written against these."""
+
+    INVALID_SIGNATURE = "INVALID_SIGNATURE"
+    MALFORMED = "MALFORMED"
+    NON_SUCCESS_STATUS = "NON_SUCCESS_STATUS"
+    AMOUNT_MISMATCH = "AMOUNT_MISMATCH"
+    CURRENCY_MISMATCH = "CURRENCY_MISMATCH"
+    USER_MISSING = "USER_MISSING"
+    UNLINKED_PAYMENT = "UNLINKED_PAYMENT"
+    PLAN_UNKNOWN = "PLAN_UNKNOWN"
+    OUT_OF_ORDER = "OUT_OF_ORDER"
+    PAYLOAD_CONFLICT = "PAYLOAD_CONFLICT"
+    INTERNAL = "INTERNAL"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ExternalId:
+    """One of the ids by which a gateway knows a payment."""
+
+    kind: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentEvent:
+    """A canonical event: what one delivery says of one payment."""
+
+    says: Says
+    ids: tuple[ExternalId, ...]
+    amount: Money | None = None  # of REFUNDED: the cumulative total, unless refund_id is given
+    refund_id: str | None = None
+    email: str | None = None
+    plan_id: str | None = None
+    occurred_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """An authentic event that concerns no payment, or says nothing that counts."""
+
+    code: Code
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an event."""
+
+    status: EventStatus
+    code: Code | None = None
+    message: str | None = None
+
+
+PROCESSED: Final = Outcome(EventStatus.PROCESSED)
+DEFERRED: Final = Outcome(EventStatus.VALIDATED)

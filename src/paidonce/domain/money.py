@@ -1,0 +1,105 @@
+"""Money as integer minor units and an ISO 4217 currency. Never a float."""
+
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+from paidonce.errors import InvalidMoneyError
+
+MAX_AMOUNT_MINOR: Final = 10**15
+"""More than any payment; far below what a bigint holds, so that sums cannot overflow."""
+
+MAX_AMOUNT_TEXT: Final = 40
+"""The longest amount worth reading; a Decimal of more digits is an attack, not a price."""
+
+_TWO_DECIMALS: Final = """
+AED AFN ALL AMD AOA ARS AUD AWG AZN BAM BBD BDT BMD BND BOB BRL BSD BTN BWP BYN BZD CAD CDF CHF CNY
+COP CRC CUP CVE CZK DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP GEL GHS GIP GMD GTQ GYD HKD HNL HTG HUF
+IDR ILS INR IRR JMD KES KGS KHR KPW KYD KZT LAK LBP LKR LRD LSL MAD MDL MGA MKD MMK MNT MOP MRU MUR
+MVR MWK MXN MYR MZN NAD NGN NIO NOK NPR NZD PAB PEN PGK PHP PKR PLN QAR RON RSD RUB SAR SBD SCR SDG
+SEK SGD SHP SLE SOS SRD SSP STN SVC SYP SZL THB TJS TMT TOP TRY TTD TWD TZS UAH USD UYU UZS VES WST
+XCD XCG YER ZAR ZMW ZWG
+"""
+_NO_DECIMALS: Final = "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX VND VUV XAF XOF XPF"
+_THREE_DECIMALS: Final = "BHD IQD JOD KWD LYD OMR TND"
+
+EXPONENTS: Final[dict[str, int]] = {
+    **dict.fromkeys(_TWO_DECIMALS.split(), 2),
+    **dict.fromkeys(_NO_DECIMALS.split(), 0),
+    **dict.fromkeys(_THREE_DECIMALS.split(), 3),
+}
+"""How many decimals each currency has, by ISO 4217."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Money:
+    """An exact amount. Ordered by amount and then currency, so that the larger of two is defined."""
+
+    amount_minor: int
+    currency: str
+
+    def __str__(self) -> str:
+        return f"{format_minor(self.amount_minor, self.currency)} {self.currency}"
+
+
+def money(amount: str | int | Decimal, currency: str) -> Money:
+    """Exact money from an amount in major units, such as "990.00".
+
+    Raises InvalidMoneyError when the currency is unknown, or when the amount is not a number, is
+    negative, too large, or finer than the currency's smallest unit.
+    """
+    code = known_currency(currency)
+    number = _decimal(amount)
+    minor = number.scaleb(EXPONENTS[code])
+    if minor != minor.to_integral_value():
+        raise InvalidMoneyError(f"{number} is finer than the smallest unit of {code}")
+    return Money(int(minor), code)
+
+
+def known_currency(currency: str) -> str:
+    """The currency's upper-case ISO 4217 code, or InvalidMoneyError."""
+    code = currency.upper()
+    if code not in EXPONENTS:
+        raise InvalidMoneyError(f"{currency[:8]!r} is not an ISO 4217 currency")
+    return code
+
+
+def matches(paid: Money, price: Money) -> bool:
+    """Whether the same currency was paid to within 0.01 unit (exactly, without decimals)."""
+    if paid.currency != price.currency:
+        return False
+    return abs(paid.amount_minor - price.amount_minor) <= tolerance_minor(price.currency)
+
+
+def tolerance_minor(currency: str) -> int:
+    """0.01 unit in minor units: 1 for RUB, 10 for KWD, 0 for KRW."""
+    exponent = EXPONENTS[currency]
+    return 10 ** (exponent - 2) if exponent >= 2 else 0
+
+
+def format_minor(amount_minor: int, currency: str) -> str:
+    """The amount in major units as a decimal string: (99000, "RUB") → "990.00"."""
+    exponent = EXPONENTS[currency]
+    if exponent == 0:
+        return str(amount_minor)
+    sign = "-" if amount_minor < 0 else ""
+    units, rest = divmod(abs(amount_minor), 10**exponent)
+    return f"{sign}{units}.{rest:0{exponent}d}"
+
+
+def _decimal(amount: str | int | Decimal) -> Decimal:
+    text = str(amount)
+    if len(text) > MAX_AMOUNT_TEXT:
+        raise InvalidMoneyError("the amount has too many digits")
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        raise InvalidMoneyError(f"{text!r} is not an amount") from None
+    # The exponent is looked at first: scaling 1e999999 would cost what its sender likes.
+    if not number.is_finite() or number.adjusted() > len(str(MAX_AMOUNT_MINOR)):
+        raise InvalidMoneyError(f"{text!r} is not an amount")
+    if number < 0:
+        raise InvalidMoneyError(f"{text} is negative")
+    if number.scaleb(3) > MAX_AMOUNT_MINOR:
+        raise InvalidMoneyError(f"{text} is too large")
+    return number

@@ -1,0 +1,45 @@
+"""One current subscription per user and product, extended by each payment (FUL-1)."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from paidonce.domain.events import SubscriptionId, UserId
+from paidonce.domain.plans import Plan
+
+
+class SubscriptionStatus(StrEnum):
+    """Whether the subscription counts. An ACTIVE one whose period is over reads as INACTIVE."""
+
+    INACTIVE = "INACTIVE"
+    ACTIVE = "ACTIVE"
+    CANCELED = "CANCELED"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A user's access to a product until `current_period_end`."""
+
+    id: SubscriptionId
+    user_id: UserId
+    product: str
+    status: SubscriptionStatus
+    current_period_end: datetime | None
+    version: int = 0  # 0: not in the database yet
+
+    @property
+    def is_new(self) -> bool:
+        return self.version == 0
+
+
+def extended(
+    subscription: Subscription, plan: Plan, now: datetime
+) -> tuple[Subscription, datetime]:
+    """The subscription one period longer, and when that period starts: never in the past."""
+    start = max(subscription.current_period_end or now, now)
+    longer = replace(
+        subscription,
+        status=SubscriptionStatus.ACTIVE,
+        current_period_end=plan.extend(start),
+    )
+    return longer, start

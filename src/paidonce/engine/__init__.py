@@ -1,0 +1,1 @@
+"""How deliveries become state: intake, group commit, settle, and the worker for what waits."""

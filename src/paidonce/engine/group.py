@@ -1,0 +1,171 @@
+"""Group commit: deliveries that arrive together share one transaction.
+
+There is no timer. A flusher that is free takes everything that waits; a lone delivery goes at
+once, and under load the batches grow by themselves.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from paidonce.domain.events import DEFERRED, SourceId
+from paidonce.engine.items import (
+    Incoming,
+    Refused,
+    Result,
+    Rules,
+    Verdict,
+)
+from paidonce.engine.outcomes import report
+from paidonce.engine.transactions import Settler
+from paidonce.errors import DatabaseAwayError, IntakeFullError
+from paidonce.store.db import Database
+from paidonce.telemetry import logger
+
+log = logger(__name__)
+
+FLUSHERS: Final = 2
+MAX_BATCH: Final = 128
+MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
+BUSY_PAUSE_S: Final = 0.02
+BUSY_PATIENCE_S: Final = 0.5
+
+Arrival = Incoming | Refused
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A delivery that waits for its transaction, and whoever waits for the answer."""
+
+    item: Arrival
+    answer: asyncio.Future[Verdict]
+    since_s: float
+
+    @property
+    def key(self) -> tuple[SourceId, bytes] | None:
+        if isinstance(self.item, Refused):
+            return None
+        return self.item.source.id, self.item.identity.digest
+
+
+class Group:
+    """The queue before the database, and the flushers that empty it."""
+
+    def __init__(self, database: Database, rules: Rules, max_waiting: int) -> None:
+        self._database = database
+        self._rules = rules
+        self._max_waiting = max_waiting
+        self._waiting: deque[_Entry] = deque()
+        self._in_hand = 0
+        self._keys_in_flight: set[tuple[SourceId, bytes]] = set()
+        self._arrived = asyncio.Event()
+        self._flushers: list[asyncio.Task[None]] = []
+
+    async def submit(self, item: Arrival) -> Verdict:
+        """Settle the delivery together with others; returns after the commit.
+
+        Raises IntakeFullError or DatabaseAwayError, and then nothing was promised.
+        """
+        if len(self._waiting) + self._in_hand >= self._max_waiting:
+            raise IntakeFullError("too many deliveries wait for the database")
+        answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Entry(item, answer, time.monotonic()))
+        self._arrived.set()
+        return await answer
+
+    def start(self) -> None:
+        """Start the flushers."""
+        self._flushers = [
+            asyncio.create_task(self._flush_forever(), name=f"flusher-{number}")
+            for number in range(FLUSHERS)
+        ]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a flusher to empty the queue."""
+        return any(not flusher.done() for flusher in self._flushers)
+
+    async def stop(self) -> None:
+        """Settle what waits, then stop."""
+        while (self._waiting or self._in_hand) and self.is_running:
+            await asyncio.sleep(BUSY_PAUSE_S)
+        for flusher in self._flushers:
+            flusher.cancel()
+        await asyncio.gather(*self._flushers, return_exceptions=True)
+
+    async def _flush_forever(self) -> None:
+        settler = Settler(self._database, self._rules)
+        try:
+            while True:
+                batch = self._take()
+                if batch:
+                    await self._flush(settler, batch)
+                else:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        finally:
+            await settler.close()
+
+    def _take(self) -> list[_Entry]:
+        """What waits, up to the limits, without those whose key another flusher has in hand."""
+        batch: list[_Entry] = []
+        passed_over: list[_Entry] = []
+        size = 0
+        while self._waiting and len(batch) < MAX_BATCH and size < MAX_BATCH_BYTES:
+            entry = self._waiting.popleft()
+            if entry.answer.done():  # the client went away, and nothing was promised
+                continue
+            if entry.key in self._keys_in_flight:
+                passed_over.append(entry)
+                continue
+            batch.append(entry)
+            size += len(entry.item.delivery.body)
+        self._waiting.extendleft(reversed(passed_over))
+        return batch
+
+    async def _flush(self, settler: Settler, batch: list[_Entry]) -> None:
+        keys = {entry.key for entry in batch if entry.key is not None}
+        self._keys_in_flight |= keys
+        self._in_hand += len(batch)
+        try:
+            await self._settle(settler, batch)
+        except DatabaseAwayError as error:
+            log.warning("database_away", deliveries=len(batch), error=str(error))
+            _fail(batch, error)
+        except Exception as error:
+            log.exception("flush_failed", deliveries=len(batch))
+            _fail(batch, DatabaseAwayError(f"settling failed: {type(error).__name__}"))
+        finally:
+            self._in_hand -= len(batch)
+            self._keys_in_flight -= keys
+            self._arrived.set()
+
+    async def _settle(self, settler: Settler, batch: Sequence[_Entry]) -> None:
+        settled = await settler.settle([entry.item for entry in batch])
+        for entry, verdict in zip(batch, settled.verdicts, strict=True):
+            if verdict.result is Result.BUSY:
+                self._come_again(entry)
+            elif not entry.answer.done():
+                entry.answer.set_result(verdict)
+        report(settled)
+
+    def _come_again(self, entry: _Entry) -> None:
+        """One locked row must not stall the rest: its delivery rejoins, and at last is stored."""
+        if time.monotonic() - entry.since_s > BUSY_PATIENCE_S and isinstance(entry.item, Incoming):
+            entry.item = replace(entry.item, preset=DEFERRED)
+        self._in_hand += 1
+        asyncio.get_running_loop().call_later(BUSY_PAUSE_S, self._rejoin, entry)
+
+    def _rejoin(self, entry: _Entry) -> None:
+        self._in_hand -= 1
+        self._waiting.append(entry)
+        self._arrived.set()
+
+
+def _fail(batch: Sequence[_Entry], error: DatabaseAwayError) -> None:
+    for entry in batch:
+        if not entry.answer.done():
+            entry.answer.set_exception(error)

@@ -1,0 +1,90 @@
+"""From a delivery's bytes to its verdict: verify, identify, translate, and join the group."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from uuid_utils.compat import uuid7
+
+from paidonce import telemetry
+from paidonce.domain.events import DEFERRED, EventId
+from paidonce.engine.group import Group
+from paidonce.engine.items import Incoming, Refused, Request, Source, Verdict
+from paidonce.errors import (
+    DatabaseAwayError,
+    IntakeFullError,
+    RefusedError,
+)
+from paidonce.providers.contract import Delivery
+
+MAX_EVIDENCE_PER_ADDRESS: Final = 60
+MAX_EVIDENCE: Final = 1_000
+"""How many refused deliveries are kept in a minute, from one address and from all."""
+
+
+class Intake:
+    """The engine's door. It knows nothing of HTTP."""
+
+    def __init__(self, group: Group, sources: Mapping[str, Source], is_queued: bool) -> None:
+        self._group = group
+        self._preset = DEFERRED if is_queued else None
+        self._evidence = EvidenceLimit()
+        self.sources = sources
+
+    async def receive(
+        self, source: Source, headers: Mapping[str, str], body: bytes, request: Request
+    ) -> Verdict:
+        """Accept a delivery; returns when what it says is committed.
+
+        Raises RefusedError (kept as evidence), IntakeFullError or DatabaseAwayError.
+        """
+        telemetry.RECEIVED.labels(source.provider.name).inc()
+        delivery = Delivery(headers, body, datetime.now(UTC))
+        event_id = EventId(uuid7())
+        is_authentic = False
+        try:
+            source.provider.verify(delivery)
+            is_authentic = True
+            identity = source.provider.identify(delivery)
+            event = source.provider.translate(delivery)
+        except RefusedError as refusal:
+            refused = Refused(event_id, source, request, delivery, refusal, is_authentic)
+            await self._keep(refused)
+            raise
+        item = Incoming(event_id, source, request, delivery, identity, event, self._preset)
+        return await self._group.submit(item)
+
+    async def _keep(self, refused: Refused) -> None:
+        """Keep the evidence, unless there is too much of it or nowhere to put it."""
+        provider = refused.source.provider.name
+        if not refused.signature_valid:
+            telemetry.INVALID_SIGNATURES.labels(provider).inc()
+            if not self._evidence.allows(refused.request.remote_address or ""):
+                telemetry.EVIDENCE_DROPPED.labels(provider).inc()
+                return
+        try:
+            await self._group.submit(refused)
+        except (DatabaseAwayError, IntakeFullError):
+            telemetry.EVIDENCE_DROPPED.labels(provider).inc()
+
+
+class EvidenceLimit:
+    """Bounds what forged deliveries can write, per address and minute and over all (SEC-5)."""
+
+    def __init__(self) -> None:
+        self._minute = 0
+        self._kept: Counter[str] = Counter()
+
+    def allows(self, address: str) -> bool:
+        """Whether one more may be kept; if so, it is counted."""
+        minute = int(time.monotonic() // 60)
+        if minute != self._minute:
+            self._minute = minute
+            self._kept.clear()
+        full = self._kept.total() >= MAX_EVIDENCE
+        if full or self._kept[address] >= MAX_EVIDENCE_PER_ADDRESS:
+            return False
+        self._kept[address] += 1
+        return True

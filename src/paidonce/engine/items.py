@@ -1,0 +1,133 @@
+"""What `settle` is given and what it gives back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from paidonce.domain.decide import Decision
+from paidonce.domain.events import (
+    EventId,
+    Ignored,
+    Outcome,
+    PaymentEvent,
+    PaymentId,
+    SourceId,
+    UserId,
+)
+from paidonce.domain.plans import PlanBook
+from paidonce.engine.retry import RetryPolicy
+from paidonce.errors import RefusedError
+from paidonce.providers.contract import Delivery, Identity, Provider
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A configured instance of a provider."""
+
+    id: SourceId
+    name: str
+    provider: Provider
+    link_by_email: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What settling depends on besides the events and the database."""
+
+    plans: PlanBook
+    sources: Mapping[SourceId, Source]
+    retry: RetryPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Where a delivery came from and when, as far as the log and the evidence want to know."""
+
+    id: str
+    remote_address: str | None
+    started_s: float  # of the monotonic clock
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Incoming:
+    """A verified delivery that has just arrived."""
+
+    event_id: EventId
+    source: Source
+    request: Request
+    delivery: Delivery
+    identity: Identity
+    event: PaymentEvent | Ignored
+    preset: Outcome | None = None  # decided before settling: stored for later, or poisoned
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Refused:
+    """A delivery that is kept as evidence only. It claims no key."""
+
+    event_id: EventId
+    source: Source
+    request: Request
+    delivery: Delivery
+    refusal: RefusedError
+    signature_valid: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """An event that was stored earlier and is due again."""
+
+    event_id: EventId
+    source: Source
+    request: Request
+    received_at: datetime
+    identity: Identity
+    event: PaymentEvent | Ignored
+    attempts: int
+    preset: Outcome | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Revisit:
+    """A payment to look at again without an event, perhaps because it was linked to a user."""
+
+    payment_id: PaymentId
+    user_id: UserId | None = None
+
+
+Item = Incoming | Refused | Waiting | Revisit
+
+
+class Result(StrEnum):
+    """What became of an item, in the words of the log."""
+
+    PROCESSED = "processed"
+    IGNORED = "ignored"
+    DUPLICATE = "duplicate"
+    CONFLICT = "conflict"
+    UNLINKED = "unlinked"
+    ACCEPTED = "accepted"  # stored, to be settled later
+    FAILED_RETRYABLE = "failed_retryable"
+    FAILED_FINAL = "failed_final"
+    DEAD_LETTER = "dead_letter"
+    BUSY = "busy"  # a row it needs is locked: nothing was written, it has to come again
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one item."""
+
+    item: Item
+    result: Result
+    event_id: EventId | None  # of a duplicate: the first one's
+    outcome: Outcome | None = None
+    decision: Decision | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of a batch, and the database's time at which it was decided."""
+
+    now: datetime
+    verdicts: list[Verdict]

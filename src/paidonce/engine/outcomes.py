@@ -1,0 +1,149 @@
+"""What became of each item, as log lines and metrics: once per batch, after its commit."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+from paidonce import telemetry
+from paidonce.domain.email import masked
+from paidonce.domain.events import Code, Ignored
+from paidonce.engine.items import Incoming, Refused, Result, Settled, Verdict, Waiting
+from paidonce.telemetry import OutcomeLine
+
+LATE_AFTER: Final = timedelta(days=1)
+
+_MISMATCHES: Final = frozenset({Code.AMOUNT_MISMATCH, Code.CURRENCY_MISMATCH})
+
+
+def report(settled: Settled) -> None:
+    """Count and log the batch. Busy items are left out: they come again."""
+    done = [verdict for verdict in settled.verdicts if verdict.result is not Result.BUSY]
+    _count(done, settled.now)
+    telemetry.log_outcomes(settled.now, _lines(done))
+
+
+def _count(verdicts: Iterable[Verdict], now: datetime) -> None:
+    totals: Counter[tuple[telemetry.PrometheusCounter, str]] = Counter()
+    for verdict in verdicts:
+        item = verdict.item
+        if not isinstance(item, Incoming | Refused | Waiting):
+            continue
+        provider = item.source.provider.name
+        for counter in _counters(verdict):
+            totals[counter, provider] += 1
+        _time(verdict, item, provider, now)
+    for (counter, provider), number in totals.items():
+        counter.labels(provider).inc(number)
+
+
+def _time(
+    verdict: Verdict, item: Incoming | Refused | Waiting, provider: str, now: datetime
+) -> None:
+    duration_ms = (time.monotonic() - item.request.started_s) * 1000
+    telemetry.DURATION.labels(provider).observe(duration_ms)
+    if verdict.result in (Result.PROCESSED, Result.IGNORED):
+        lag = now - _received_at(item)
+        telemetry.LAG.labels(provider).observe(max(lag.total_seconds(), 0) * 1000)
+
+
+_COUNTERS: Final[dict[Result, tuple[telemetry.PrometheusCounter, ...]]] = {
+    Result.PROCESSED: (telemetry.PROCESSED,),
+    Result.IGNORED: (telemetry.IGNORED,),
+    Result.DUPLICATE: (telemetry.DUPLICATES, telemetry.DEDUPED),
+    Result.CONFLICT: (telemetry.CONFLICTS,),
+    Result.UNLINKED: (telemetry.FAILED_RETRYABLE, telemetry.FAILED),
+    Result.FAILED_RETRYABLE: (telemetry.FAILED_RETRYABLE, telemetry.FAILED),
+    Result.FAILED_FINAL: (telemetry.FAILED_FINAL, telemetry.FAILED),
+    Result.DEAD_LETTER: (telemetry.DEAD_LETTERS, telemetry.FAILED),
+    Result.ACCEPTED: (),
+    Result.BUSY: (),
+}
+
+
+def _counters(verdict: Verdict) -> Iterable[telemetry.PrometheusCounter]:
+    yield from _COUNTERS[verdict.result]
+    code = verdict.outcome.code if verdict.outcome else None
+    if code in _MISMATCHES:
+        yield telemetry.AMOUNT_MISMATCHES
+    if isinstance(verdict.item, Waiting):
+        if verdict.result is Result.PROCESSED:
+            yield telemetry.RECOVERED
+    elif verdict.result is Result.UNLINKED:
+        yield telemetry.UNLINKED
+
+
+def _lines(verdicts: Iterable[Verdict]) -> Iterable[OutcomeLine]:
+    for verdict in verdicts:
+        match verdict.item:
+            case Incoming() | Waiting() as item:
+                yield _line(verdict, item)
+            case Refused() as item:
+                yield _refused_line(verdict, item)
+
+
+def _line(verdict: Verdict, item: Incoming | Waiting) -> OutcomeLine:
+    identity, event, decision = item.identity, item.event, verdict.decision
+    before = decision.payment_before if decision else None
+    after = decision.payment if decision else None
+    period_before = decision.subscription_before if decision else None
+    period_after = decision.subscription if decision else None
+    email = after.email if after else None if isinstance(event, Ignored) else event.email
+    age = _age(item)
+    code = verdict.outcome.code if verdict.outcome else None
+    message = verdict.outcome.message if verdict.outcome else None
+    is_ignored = verdict.result is Result.IGNORED
+    return OutcomeLine(
+        request_id=item.request.id,
+        provider=item.source.provider.name,
+        source=item.source.name,
+        result=verdict.result,
+        signature_valid=True,
+        duration_ms=round((time.monotonic() - item.request.started_s) * 1000, 3),
+        webhook_event_id=str(verdict.event_id) if verdict.event_id else None,
+        external_event_id=identity.event_id,
+        external_payment_id=identity.payment_id,
+        event_key=f"{item.source.name}:{identity.key}",
+        event_type=identity.type,
+        incoming_status=identity.type,
+        amount=identity.amount,
+        currency=identity.currency,
+        order=identity.order,
+        email=masked(email) if email else None,
+        user_id=str(after.user_id) if after and after.user_id else None,
+        payment_status_before=before.facts.status if before else None,
+        payment_status_after=after.facts.status if after else None,
+        subscription_end_before=period_before.current_period_end if period_before else None,
+        subscription_end_after=period_after.current_period_end if period_after else None,
+        subscription_applied_before=before.applied_at if before else None,
+        subscription_applied_after=after.applied_at if after else None,
+        event_age_ms=None if age is None else int(age.total_seconds() * 1000),
+        late_webhook=age is not None and age > LATE_AFTER,
+        error_code=code,
+        error_message=None if is_ignored else message,
+        reason=message if is_ignored else None,
+    )
+
+
+def _refused_line(verdict: Verdict, item: Refused) -> OutcomeLine:
+    return OutcomeLine(
+        request_id=item.request.id,
+        provider=item.source.provider.name,
+        source=item.source.name,
+        result=verdict.result,
+        signature_valid=item.signature_valid,
+        duration_ms=round((time.monotonic() - item.request.started_s) * 1000, 3),
+        webhook_event_id=str(verdict.event_id) if verdict.event_id else None,
+        error_code=item.refusal.code,
+        error_message=verdict.outcome.message if verdict.outcome else None,
+    )
+
+
+def _age(item: Incoming | Waiting) -> timedelta | None:
+    occurred_at = item.identity.occurred_at
+    return None if occurred_at is None else _received_at(item) - occurred_at
+
+
+def _received_at(item: Incoming | Refused | Waiting) -> datetime:
+    return item.received_at if isinstance(item, Waiting) else item.delivery.received_at

@@ -1,0 +1,79 @@
+"""Settling in a transaction of one's own, and what to do when the database refuses.
+
+A deadlock or a lost race is run again; a database that is away is said to be away; a batch that
+holds something the database refuses is halved until the poisoned event is alone, and that one is
+stored without its effect.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from paidonce.domain.events import Code, EventStatus, Outcome
+from paidonce.engine.items import Incoming, Item, Rules, Settled, Waiting
+from paidonce.engine.settle import settle
+from paidonce.errors import DatabaseAwayError
+from paidonce.store.db import Database, Trouble, away, trouble
+from paidonce.store.queries import Connection
+from paidonce.telemetry import logger
+
+log = logger(__name__)
+
+MAX_RUNS: Final = 10
+RERUN_PAUSE_S: Final = 0.01
+
+
+class Settler:
+    """A long-lived connection on which batches are settled, one transaction each."""
+
+    def __init__(self, database: Database, rules: Rules) -> None:
+        self._database = database
+        self._rules = rules
+        self._connection: Connection | None = None
+
+    async def settle(self, items: Sequence[Item]) -> Settled:
+        """Settle and commit. Raises DatabaseAwayError, and then it is not known what happened."""
+        for run in range(MAX_RUNS):
+            try:
+                return await self._settle_once(items)
+            except Exception as error:
+                match trouble(error):
+                    case Trouble.AWAY:
+                        await self.close()
+                        raise away(error) from error
+                    case Trouble.RERUN:
+                        await asyncio.sleep(RERUN_PAUSE_S * run * random.random())
+                    case Trouble.POISON | None:
+                        return await self._settle_halves(items, error)
+        raise DatabaseAwayError(f"others were first {MAX_RUNS} times; try again")
+
+    async def close(self) -> None:
+        """Let go of the connection; the next call makes a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+    async def _settle_once(self, items: Sequence[Item]) -> Settled:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await self._database.dedicated()
+        async with self._connection.transaction():
+            return await settle(self._connection, items, self._rules)
+
+    async def _settle_halves(self, items: Sequence[Item], error: Exception) -> Settled:
+        if len(items) == 1:
+            return await self._settle_poisoned(items[0], error)
+        middle = len(items) // 2
+        first = await self.settle(items[:middle])
+        second = await self.settle(items[middle:])
+        return Settled(second.now, first.verdicts + second.verdicts)
+
+    async def _settle_poisoned(self, item: Item, error: Exception) -> Settled:
+        """Store the event without its effect, so that it is not lost and a person sees it."""
+        if not isinstance(item, Incoming | Waiting) or item.preset is not None:
+            raise error
+        log.error("event_poisoned", webhook_event_id=str(item.event_id), exc_info=error)
+        fault = f"the database refused it: {type(error).__name__}"
+        outcome = Outcome(EventStatus.FAILED_RETRYABLE, Code.INTERNAL, fault)
+        return await self.settle([replace(item, preset=outcome)])

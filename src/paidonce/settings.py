@@ -1,0 +1,246 @@
+"""All settings, read once: TOML file < PAIDONCE_* environment < command-line flags.
+
+`load_settings` is the only way in. What is wrong is a ConfigurationError that names the key, the
+bad value and the remedy.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from paidonce.errors import ConfigurationError
+
+CONFIG_FILE: Final = "paidonce.toml"
+_SOURCE_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
+_HIDDEN: Final = ("secret", "password", "key", "url")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DatabaseSettings(_Section):
+    """Where the data lives."""
+
+    url: str = "embedded"
+    data_dir: Path = Path(".paidonce")
+
+    @property
+    def is_embedded(self) -> bool:
+        return self.url == "embedded"
+
+
+class ServerSettings(_Section):
+    """The door."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65535)
+    mode: Literal["inline", "queued"] = "inline"
+    max_body_bytes: int = Field(262_144, ge=1, le=64 * 1024 * 1024)
+    request_timeout_s: float = Field(10.0, gt=0, le=300)
+    max_waiting: int = Field(4096, ge=1, le=1_000_000)
+    trusted_proxies: tuple[str, ...] = ()
+
+
+class SourceSettings(BaseModel):
+    """One configured instance of a provider. Keys that are not listed here are the provider's."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    provider: str
+    secrets: tuple[str, ...] = ()
+    tolerance_s: int = Field(300, ge=0)
+    link_by_email: bool | None = None
+    stale: Literal["reject", "accept"] = "reject"
+    allow: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What the provider itself has to make sense of."""
+        return self.model_extra or {}
+
+
+class PlanSettings(_Section):
+    """What is sold. Its price in major units, its duration in days or calendar months."""
+
+    price: str
+    currency: str
+    days: int = Field(0, ge=0, le=36_500)
+    months: int = Field(0, ge=0, le=1_200)
+    product: str = Field("default", min_length=1, max_length=100)
+    default: bool = False
+
+    @model_validator(mode="after")
+    def _lasts(self) -> "PlanSettings":
+        if (self.days == 0) == (self.months == 0):
+            raise ValueError("give either days or months")
+        return self
+
+
+class RetrySettings(_Section):
+    """How often and how fast what failed for a moment is tried again."""
+
+    attempts: int = Field(5, ge=1, le=100)
+    initial_s: float = Field(1.0, gt=0, le=3600)
+    factor: float = Field(2.0, ge=1, le=100)
+    max_s: float = Field(60.0, gt=0, le=86_400)
+
+
+def _source_names(sources: dict[str, SourceSettings]) -> dict[str, SourceSettings]:
+    for name in sources:
+        if not _SOURCE_NAME.fullmatch(name) or name == "health":
+            raise ValueError(
+                f"{name!r} cannot name a source: use a-z, 0-9 and _, a letter first, not 'health'"
+            )
+    return sources
+
+
+def _one_default(plans: dict[str, PlanSettings]) -> dict[str, PlanSettings]:
+    defaults = sorted(name for name, plan in plans.items() if plan.default)
+    if len(defaults) > 1:
+        raise ValueError(f"only one plan can be the default, but {', '.join(defaults)} are")
+    return plans
+
+
+class Settings(BaseSettings):
+    """Everything that can be set."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="PAIDONCE_", env_nested_delimiter="__", frozen=True, extra="forbid"
+    )
+    toml_file: ClassVar[Path | None] = None
+
+    environment: Literal["development", "production"] = "development"
+    database: DatabaseSettings = DatabaseSettings()
+    server: ServerSettings = ServerSettings()
+    sources: Annotated[dict[str, SourceSettings], AfterValidator(_source_names)] = {}
+    plans: Annotated[dict[str, PlanSettings], AfterValidator(_one_default)] = {}
+    retry: RetrySettings = RetrySettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        if cls.toml_file is None:
+            return init_settings, env_settings
+        return (
+            init_settings,
+            env_settings,
+            TomlConfigSettingsSource(settings_cls, cls.toml_file),
+        )
+
+
+def load_settings(config: Path | None = None, **flags: Any) -> Settings:
+    """The settings from the file, the environment and the flags. Raises ConfigurationError."""
+    path = config_path(config)
+    from_file = type("SettingsFromFile", (Settings,), {"toml_file": path})
+    _refuse_unknown_variables()
+    try:
+        settings: Settings = from_file(**flags)
+    except ValidationError as error:
+        raise ConfigurationError("\n".join(_explained(error))) from None
+    except ValueError as error:  # TOML that cannot be read, JSON in a variable that cannot
+        raise ConfigurationError(f"{path or 'the environment'}: {error}") from None
+    return settings
+
+
+def config_path(config: Path | None = None) -> Path | None:
+    """The file to read: the flag's, the environment's, or paidonce.toml here if there is one."""
+    chosen = config or (Path(named) if (named := os.environ.get("PAIDONCE_CONFIG")) else None)
+    if chosen is None:
+        return Path(CONFIG_FILE) if Path(CONFIG_FILE).is_file() else None
+    if not chosen.is_file():
+        raise ConfigurationError(f"there is no configuration file {chosen}")
+    return chosen
+
+
+def resolve_secret(reference: str, key: str) -> str:
+    """The secret that a reference stands for: `env:NAME`, `file:PATH`, or the secret itself.
+
+    Raises ConfigurationError when it is missing or empty: an empty secret would be an open door.
+    """
+    kind, _, name = reference.partition(":")
+    if kind == "env":
+        secret = os.environ.get(name, "")
+        where = f"the environment variable {name} is not set, or empty"
+    elif kind == "file":
+        secret = _read_secret_file(name, key)
+        where = f"the file {name} is empty"
+    else:
+        secret, where = reference, "the secret is empty"
+    if not secret.strip():
+        raise ConfigurationError(f"{key}: {where}")
+    return secret
+
+
+def _read_secret_file(name: str, key: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{key}: the file {name} cannot be read: {error}") from None
+
+
+_OTHER_VARIABLES: Final = {
+    "PAIDONCE_CONFIG",
+    "PAIDONCE_BOOTSTRAP_KEY",
+    "PAIDONCE_VECTORS",
+}
+
+
+def _refuse_unknown_variables() -> None:
+    """A misspelt variable would be passed over in silence, and the default used in its place."""
+    sections = {f"PAIDONCE_{name.upper()}" for name in Settings.model_fields}
+    for variable in os.environ:
+        if not variable.startswith("PAIDONCE_") or variable in _OTHER_VARIABLES:
+            continue
+        if variable.partition("__")[0] not in sections:
+            known = ", ".join(sorted(sections))
+            raise ConfigurationError(
+                f"{variable}: there is no such setting; names are PAIDONCE_SECTION__KEY, "
+                f"beginning with one of {known}"
+            )
+
+
+def _explained(error: ValidationError) -> Iterator[str]:
+    for one in error.errors():
+        key = ".".join(str(part) for part in one["loc"])
+        value = one.get("input")
+        shown = "" if one["type"] in ("missing", "extra_forbidden") else f" = {_shown(key, value)}"
+        yield f"{key}{shown}: {_remedy(one['type'], one['msg'])}"
+
+
+def _remedy(kind: str, message: str) -> str:
+    if kind == "extra_forbidden":
+        return "there is no such setting; remove it or mend its name"
+    if kind == "missing":
+        return "is needed here"
+    return message.removeprefix("Value error, ")
+
+
+def _shown(key: str, value: object) -> str:
+    if any(word in key.lower() for word in _HIDDEN):
+        return "(hidden)"
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"

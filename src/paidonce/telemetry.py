@@ -1,0 +1,179 @@
+"""Every metric and every log line, declared once.
+
+Logs are JSON, one object a line, on standard output. Outcome lines (one per event) are serialised
+directly and written once per batch; everything else goes through structlog. Nothing here is ever
+given a secret, a card number or a whole payload; e-mail addresses come masked.
+"""
+
+import logging
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, Final
+
+import orjson
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+PrometheusCounter = Counter
+
+REGISTRY: Final = CollectorRegistry()
+
+_BY_PROVIDER: Final = ("provider",)
+_MILLISECONDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
+_LAG_MILLISECONDS: Final = (
+    1, 5, 10, 50, 100, 500, 1_000, 5_000, 30_000, 60_000, 600_000, 3_600_000, 86_400_000
+)  # fmt: skip
+
+
+def _counter(name: str, text: str, labels: tuple[str, ...] = _BY_PROVIDER) -> Counter:
+    return Counter(name, text, labels, registry=REGISTRY)
+
+
+REQUESTS: Final = _counter(
+    "webhook_requests_total",
+    "Requests to /webhooks by answer.",
+    ("provider", "http_code"),
+)
+RECEIVED: Final = _counter("webhook_received_total", "Deliveries that were read whole.")
+PROCESSED: Final = _counter("webhook_processed_total", "Events that were processed.")
+IGNORED: Final = _counter("webhook_ignored_total", "Events that say nothing that counts.")
+DUPLICATES: Final = _counter("webhook_duplicate_total", "Deliveries of events known already.")
+DEDUPED: Final = _counter("webhook_deduped_total", "The same, under its other name.")
+CONFLICTS: Final = _counter("webhook_conflict_total", "Deliveries that contradict their event.")
+FAILED: Final = _counter("webhook_failed_total", "Events that failed, for now or for good.")
+FAILED_RETRYABLE: Final = _counter("webhook_failed_retryable_total", "Events that wait.")
+FAILED_FINAL: Final = _counter("webhook_failed_final_total", "Events that failed for good.")
+DEAD_LETTERS: Final = _counter("webhook_dead_letter_total", "Events that a person has to see.")
+INVALID_SIGNATURES: Final = _counter(
+    "webhook_invalid_signature_total", "Deliveries that are not authentic."
+)
+RECOVERED: Final = _counter("webhook_recovered_total", "Events that waited and were processed.")
+UNLINKED: Final = _counter("payments_unlinked_total", "Payments of which nobody is known.")
+AMOUNT_MISMATCHES: Final = _counter(
+    "payments_amount_mismatch_total",
+    "Payments of another sum or currency than the price.",
+)
+EVIDENCE_DROPPED: Final = _counter(
+    "webhook_evidence_dropped_total",
+    "Refused deliveries that were counted but not kept.",
+)
+DURATION: Final = Histogram(
+    "webhook_processing_duration_ms",
+    "From the last byte of a delivery to the end of its transaction.",
+    _BY_PROVIDER,
+    buckets=_MILLISECONDS,
+    registry=REGISTRY,
+)
+LAG: Final = Histogram(
+    "webhook_processing_lag_ms",
+    "From an event's first arrival to its being final.",
+    _BY_PROVIDER,
+    buckets=_LAG_MILLISECONDS,
+    registry=REGISTRY,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeLine:
+    """What the log says of each delivery and each later attempt."""
+
+    request_id: str
+    provider: str
+    source: str
+    result: str
+    signature_valid: bool
+    duration_ms: float
+    webhook_event_id: str | None = None
+    external_event_id: str | None = None
+    external_payment_id: str | None = None
+    event_key: str | None = None
+    event_type: str | None = None
+    incoming_status: str | None = None
+    amount: str | None = None
+    currency: str | None = None
+    order: str | None = None
+    email: str | None = None  # masked
+    user_id: str | None = None
+    payment_status_before: str | None = None
+    payment_status_after: str | None = None
+    subscription_end_before: datetime | None = None
+    subscription_end_after: datetime | None = None
+    subscription_applied_before: datetime | None = None
+    subscription_applied_after: datetime | None = None
+    event_age_ms: int | None = None
+    late_webhook: bool = False
+    error_code: str | None = None
+    error_message: str | None = None
+    reason: str | None = None
+
+
+_FIELDS: Final = tuple(field.name for field in fields(OutcomeLine))
+_LOG_OPTIONS: Final = (
+    orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z | orjson.OPT_PASSTHROUGH_DATACLASS
+)
+
+
+def log_outcomes(at: datetime, lines: Iterable[OutcomeLine]) -> None:
+    """Write one line for each, in a single write."""
+    text = b"".join(_serialised(at, line) for line in lines)
+    try:
+        sys.stdout.buffer.write(text)
+        sys.stdout.buffer.flush()
+    except OSError:  # whoever reads the log has gone; events must not suffer for it
+        return
+
+
+def _serialised(at: datetime, line: OutcomeLine) -> bytes:
+    said: dict[str, Any] = {
+        "timestamp": at,
+        "level": "info",
+        "event": "webhook_outcome",
+    }
+    for name in _FIELDS:
+        said[name] = getattr(line, name)
+    return orjson.dumps(said, option=_LOG_OPTIONS)
+
+
+def configure_logging() -> None:
+    """Send structlog's lines, and warnings of libraries, to standard output as JSON."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(serializer=_dumps),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    library = logging.StreamHandler(sys.stdout)
+    library.setFormatter(_LibraryLines())
+    logging.basicConfig(handlers=[library], level=logging.WARNING, force=True)
+
+
+def logger(name: str) -> structlog.typing.FilteringBoundLogger:
+    """A logger for what is not an event's outcome."""
+    bound: structlog.typing.FilteringBoundLogger = structlog.get_logger(room=name)
+    return bound
+
+
+class _LibraryLines(logging.Formatter):
+    """Lines of libraries in the same form as ours."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = {
+            "timestamp": self.formatTime(record, "%Y-%m-%dT%H:%M:%SZ"),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            "logger": record.name,
+        }
+        if record.exc_info:
+            said["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(said).decode()
+
+
+def _dumps(value: Any, **_: Any) -> str:
+    return orjson.dumps(value, default=str).decode()
