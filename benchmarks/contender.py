@@ -84,6 +84,7 @@ class HttpServer(Running):
     path: str
 
     async def drive(self, load: Load, meter: Meter | None) -> LoadResult:
+        """Run the load generator against the webhook."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "benchmarks.load", *self._arguments(load)),
             cwd=ROOT,

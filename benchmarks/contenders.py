@@ -51,6 +51,7 @@ class HttpContender(Contender):
         await execute_in(url, "VACUUM (ANALYZE)")
 
     async def count_applied(self, url: str) -> int:
+        """Ask the database."""
         return await count_in(url, self.applied_query)
 
     @abstractmethod
@@ -70,13 +71,16 @@ class Peer(HttpContender):
     applied_query = "SELECT count(*) FROM payments WHERE subscription_applied_at IS NOT NULL"
 
     async def create_schema(self, url: str, work_dir: Path) -> None:
+        """Start and stop it."""
         async with self.running(url, work_dir=work_dir):
             pass  # It makes its tables when it starts.
 
     def users_statement(self, users: int) -> str:
+        """The reference table."""
         return f"INSERT INTO users (email) {emails_of(users)}"
 
     def running(self, url: str, *, work_dir: Path) -> AbstractAsyncContextManager[HttpServer]:
+        """One uvicorn process."""
         port = free_port()
         options = [f"--url={url}", f"--port={port}", f"--secret={SECRET}"]
         return http_server(
@@ -96,6 +100,7 @@ class Paidonce(HttpContender):
     program = str(Path(sys.executable).with_name("paidonce"))
 
     async def create_schema(self, url: str, work_dir: Path) -> None:
+        """Run `paidonce migrate`."""
         config = self.write_config(url, work_dir, port=free_port())
         migration = await asyncio.create_subprocess_exec(
             self.program, "migrate", f"--config={config}", cwd=ROOT
@@ -108,12 +113,14 @@ class Paidonce(HttpContender):
             raise BenchmarkError(f"paidonce migrate ended with {code}; see above")
 
     def users_statement(self, users: int) -> str:
+        """Addresses that are already in normal form."""
         return f"""
             INSERT INTO users (id, email, email_key, created_at, updated_at)
             SELECT gen_random_uuid(), email, email, now(), now() FROM ({emails_of(users)}) AS new
         """
 
     def running(self, url: str, *, work_dir: Path) -> AbstractAsyncContextManager[HttpServer]:
+        """One `paidonce serve` process with all its roles."""
         port = free_port()
         config = self.write_config(url, work_dir, port=port)
         return http_server(

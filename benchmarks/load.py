@@ -184,11 +184,12 @@ async def generate_load(
 def build_requests(events: Iterator[SignedEvent], *, path: str) -> list[bytes]:
     """Whole HTTP requests, ready to be written."""
     head = f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
-    return [
-        f"{head}X-Signature: {event.signature}\r\nContent-Length: {len(event.body)}\r\n\r\n".encode()
-        + event.body
-        for event in events
-    ]
+    return [_request(head, event) for event in events]
+
+
+def _request(head: str, event: SignedEvent) -> bytes:
+    own = f"X-Signature: {event.signature}\r\nContent-Length: {len(event.body)}\r\n\r\n"
+    return f"{head}{own}".encode() + event.body
 
 
 def _tell(moment: Literal["begin", "end"], score: Score) -> Mark:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from benchmarks.cpu import tree_cpu_s
+from benchmarks.cpu import machine_cpu_s, tree_cpu_s
 from benchmarks.databases import Databases
 
 
@@ -12,12 +12,15 @@ class Usage:
 
     server_cpu_s: float
     postgres_cpu_s: float
+    machine_cpu_s: float
     wal_bytes: int
 
     def since(self, earlier: "Usage") -> "Usage":
+        """The difference to an earlier reading."""
         return Usage(
             self.server_cpu_s - earlier.server_cpu_s,
             self.postgres_cpu_s - earlier.postgres_cpu_s,
+            self.machine_cpu_s - earlier.machine_cpu_s,
             self.wal_bytes - earlier.wal_bytes,
         )
 
@@ -48,5 +51,6 @@ class Meter:
         return Usage(
             tree_cpu_s(self._server_pid),
             tree_cpu_s(self._postgres_pid),
+            machine_cpu_s(),
             await self._databases.wal_bytes(),
         )

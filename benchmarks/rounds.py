@@ -1,6 +1,6 @@
 """The order of the measurements, one measurement, and the medians of all."""
 
-import asyncio
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +10,7 @@ from benchmarks.contender import BenchmarkError, Contender, Load
 from benchmarks.databases import Databases
 from benchmarks.load import LoadResult
 from benchmarks.meter import Meter, Usage
-
-SETTLE_S = 0.5
+from benchmarks.quiet import wait_for_quiet
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,7 @@ class Figures:
     postgres_cpu_us: float
     client_cpu_us: float
     wal_bytes: float
+    foreign_cpu_share: float
     errors: int
 
 
@@ -55,6 +55,7 @@ class Plan:
     users: int
     warmup_s: float
     seconds: float
+    patience_s: float
 
     def trials(self) -> Iterator[Trial]:
         """Every combination in every round; who goes first changes from round to round."""
@@ -64,6 +65,7 @@ class Plan:
                 yield from (Trial(number, contender, connections) for contender in order)
 
     def load(self, connections: int) -> Load:
+        """The load of one measurement."""
         return Load.timed(
             connections=connections,
             users=self.users,
@@ -85,11 +87,9 @@ async def measure(plan: Plan, trial: Trial, databases: Databases, work_dir: Path
     url = await databases.create(name, template=template_of(contender))
     applied_before = await contender.count_applied(url)
     async with contender.running(url, work_dir=work_dir) as running:
-        meter = Meter(
-            databases, server_pid=running.pid, postgres_pid=await databases.server_pid()
-        )
+        meter = Meter(databases, server_pid=running.pid, postgres_pid=await databases.server_pid())
         await databases.checkpoint()
-        await asyncio.sleep(SETTLE_S)
+        await wait_for_quiet(patience_s=plan.patience_s)
         result = await running.drive(plan.load(trial.connections), meter)
         applied = await contender.count_applied(url) - applied_before
     check_honesty(trial, result, applied)
@@ -120,8 +120,16 @@ def figures_of(result: LoadResult, usage: Usage) -> Figures:
         postgres_cpu_us=usage.postgres_cpu_s / events * 1e6,
         client_cpu_us=result.client_cpu_s / events * 1e6,
         wal_bytes=usage.wal_bytes / events,
+        foreign_cpu_share=foreign_cpu_share(result, usage),
         errors=result.refused + result.lost,
     )
+
+
+def foreign_cpu_share(result: LoadResult, usage: Usage) -> float:
+    """The part of the machine that went to others: if it is not small, measure again."""
+    ours_s = usage.server_cpu_s + usage.postgres_cpu_s + result.client_cpu_s
+    available_s = result.seconds * (os.cpu_count() or 1)
+    return max(usage.machine_cpu_s - ours_s, 0.0) / available_s
 
 
 def median_of(measurements: Sequence[Measurement]) -> Figures:
@@ -138,6 +146,7 @@ def median_of(measurements: Sequence[Measurement]) -> Figures:
         postgres_cpu_us=middle(lambda figures: figures.postgres_cpu_us),
         client_cpu_us=middle(lambda figures: figures.client_cpu_us),
         wal_bytes=middle(lambda figures: figures.wal_bytes),
+        foreign_cpu_share=middle(lambda figures: figures.foreign_cpu_share),
         errors=sum(measurement.figures.errors for measurement in measurements),
     )
 

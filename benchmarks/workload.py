@@ -3,10 +3,10 @@
 import hashlib
 import hmac
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from collections.abc import Iterator
 from uuid import uuid4
 
 SECRET = "benchmark-secret-0123456789abcdef0123456789abcdef"

@@ -1,7 +1,7 @@
 """The FastAPI application: one endpoint, one transaction per request."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -76,7 +76,7 @@ def _respond(answer: Answer) -> Response:
     return JSONResponse({"status": answer.result}, status_code=answer.http_code)
 
 
-def _lifespan(engine: AsyncEngine):  # type: ignore[no-untyped-def]
+def _lifespan(engine: AsyncEngine) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with engine.begin() as db:

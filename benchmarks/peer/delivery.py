@@ -40,6 +40,7 @@ class Delivery:
 
     @property
     def event_key(self) -> str:
+        """What makes a repeated delivery a repetition."""
         return f"{PROVIDER}:{self.payload.event_id or self.payload_hash}"
 
     def is_signed_with(self, secret: bytes) -> bool:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import Row
@@ -11,6 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from benchmarks.peer import statements
 from benchmarks.peer.delivery import PROVIDER, Delivery, Trail
+
+AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 
 FINISHED = frozenset({"PROCESSED", "IGNORED", "FAILED_FINAL"})
 SUCCESS = frozenset({"paid", "succeeded"})
@@ -89,14 +91,14 @@ async def apply(db: AsyncConnection, delivery: Delivery, trail: Trail) -> Answer
     return Answer(200, "processed")
 
 
-async def upsert_payment(db: AsyncConnection, delivery: Delivery, trail: Trail) -> Row[Any]:
+async def upsert_payment(db: AsyncConnection, delivery: Delivery, trail: Trail) -> AnyRow:
     """Step 5.1: the locked payment, made if it is new, its status moved forward if not."""
     payload = delivery.payload
     key = {"provider": PROVIDER, "external_payment_id": payload.external_payment_id}
     known = (await db.execute(statements.lock_payment, key)).one_or_none()
     if known is None:
         values = key | payload.model_dump(include={"email", "amount", "currency", "paid_at"})
-        payment = (await db.execute(statements.insert_payment, values)).one()
+        payment: AnyRow = (await db.execute(statements.insert_payment, values)).one()
     else:
         payment = await update_payment(db, known, delivery)
         trail.payment_status_before = known.status
@@ -105,7 +107,7 @@ async def upsert_payment(db: AsyncConnection, delivery: Delivery, trail: Trail) 
     return payment
 
 
-async def update_payment(db: AsyncConnection, known: Row[Any], delivery: Delivery) -> Row[Any]:
+async def update_payment(db: AsyncConnection, known: AnyRow, delivery: Delivery) -> AnyRow:
     """Step 5.1, second branch: never backwards, never over what is known."""
     values = {
         "payment_id": known.id,
@@ -113,10 +115,11 @@ async def update_payment(db: AsyncConnection, known: Row[Any], delivery: Deliver
         "new_paid_at": delivery.payload.paid_at,
         "new_email": delivery.payload.email,
     }
-    return (await db.execute(statements.update_payment, values)).one()
+    payment: AnyRow = (await db.execute(statements.update_payment, values)).one()
+    return payment
 
 
-async def link_user(db: AsyncConnection, payment: Row[Any]) -> UUID | None:
+async def link_user(db: AsyncConnection, payment: AnyRow) -> UUID | None:
     """Step 5.2: find the user by e-mail."""
     if payment.email is None:
         return None
@@ -143,7 +146,7 @@ async def extend_once(
     await db.execute(statements.extend_subscription, extension)
 
 
-async def lock_subscription(db: AsyncConnection, user_id: UUID) -> Row[Any]:
+async def lock_subscription(db: AsyncConnection, user_id: UUID) -> AnyRow:
     """Step 5.3: the user's only subscription, made if there is none."""
     key = {"user_id": user_id}
     found = (await db.execute(statements.lock_subscription, key)).one_or_none()

@@ -7,16 +7,26 @@ given a secret, a card number or a whole payload; e-mail addresses come masked.
 
 import logging
 import sys
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 PrometheusCounter = Counter
+MAX_FRAMES: Final = 8
 
 REGISTRY: Final = CollectorRegistry()
 
@@ -72,6 +82,29 @@ LAG: Final = Histogram(
     _BY_PROVIDER,
     buckets=_LAG_MILLISECONDS,
     registry=REGISTRY,
+)
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
+    return Gauge(name, text, labels, registry=REGISTRY)
+
+
+# Asked of the database whenever the metrics are read, so that they are right across processes.
+BACKLOG: Final = _gauge("webhook_events_backlog", "Events that wait.", ("status",))
+OLDEST_EVENT: Final = _gauge(
+    "webhook_events_oldest_seconds", "Age of the oldest event that waits.", ("status",)
+)
+UNAPPLIED: Final = _gauge(
+    "payments_unapplied", "Payments that were received and not applied.", ("currency",)
+)
+UNAPPLIED_AMOUNT: Final = _gauge(
+    "payments_unapplied_amount", "Their sum, in major units.", ("currency",)
+)
+OLDEST_UNAPPLIED: Final = _gauge(
+    "payments_unapplied_oldest_seconds", "Age of the oldest payment that was not applied."
+)
+OLDEST_UNLINKED: Final = _gauge(
+    "payments_unlinked_oldest_seconds", "Age of the oldest payment of which nobody is known."
 )
 
 
@@ -142,7 +175,7 @@ def configure_logging() -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
+            _without_values,
             structlog.processors.JSONRenderer(serializer=_dumps),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -160,19 +193,32 @@ def logger(name: str) -> structlog.typing.FilteringBoundLogger:
     return bound
 
 
+def _without_values(_: Any, __: str, said: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """An exception as its type and place. Its message may quote what somebody sent."""
+    error = said.pop("exc_info", None)
+    if error is True:
+        error = sys.exc_info()[1]
+    if isinstance(error, BaseException):
+        said["exception"] = type(error).__name__
+        said["at"] = [
+            f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}"
+            for frame in traceback.extract_tb(error.__traceback__)[-MAX_FRAMES:]
+        ]
+    return said
+
+
 class _LibraryLines(logging.Formatter):
     """Lines of libraries in the same form as ours."""
 
     def format(self, record: logging.LogRecord) -> str:
-        said = {
-            "timestamp": self.formatTime(record, "%Y-%m-%dT%H:%M:%SZ"),
+        said: dict[str, Any] = {
+            "timestamp": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname.lower(),
             "event": record.getMessage(),
-            "logger": record.name,
+            "room": record.name,
+            "exc_info": record.exc_info[1] if record.exc_info else None,
         }
-        if record.exc_info:
-            said["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(said).decode()
+        return orjson.dumps(_without_values(None, "", said), option=orjson.OPT_UTC_Z).decode()
 
 
 def _dumps(value: Any, **_: Any) -> str:

@@ -8,7 +8,7 @@ MAX_EMAIL: Final = 254
 
 
 def email_key(email: str) -> str:
-    """The form in which addresses are compared: NFC, lower case, no blanks around. Nothing cleverer.
+    """How addresses are compared: NFC, lower case, no blanks around them. Nothing cleverer.
 
     Lower case and not casefold: casefold would take straße@ and strasse@ for one address.
     """

@@ -33,7 +33,7 @@ EXPONENTS: Final[dict[str, int]] = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Money:
-    """An exact amount. Ordered by amount and then currency, so that the larger of two is defined."""
+    """An exact amount. Ordered by amount and then currency, so that two always compare."""
 
     amount_minor: int
     currency: str

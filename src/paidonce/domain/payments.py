@@ -59,7 +59,7 @@ class Facts:
 
     @property
     def status(self) -> PaymentStatus:
-        """The status that these facts amount to. `payments.status` in the schema is the same rule."""
+        """What these facts amount to. `payments.status` in the schema is the same rule."""
         if self.captured_minor == 0:
             return self._status_unpaid()
         if self.refunded_minor >= self.captured_minor:

@@ -62,6 +62,7 @@ class Group:
         self._in_hand = 0
         self._keys_in_flight: set[tuple[SourceId, bytes]] = set()
         self._arrived = asyncio.Event()
+        self._emptied = asyncio.Event()
         self._flushers: list[asyncio.Task[None]] = []
 
     async def submit(self, item: Arrival) -> Verdict:
@@ -91,7 +92,8 @@ class Group:
     async def stop(self) -> None:
         """Settle what waits, then stop."""
         while (self._waiting or self._in_hand) and self.is_running:
-            await asyncio.sleep(BUSY_PAUSE_S)
+            self._emptied.clear()
+            await self._emptied.wait()
         for flusher in self._flushers:
             flusher.cancel()
         await asyncio.gather(*self._flushers, return_exceptions=True)
@@ -142,6 +144,7 @@ class Group:
             self._in_hand -= len(batch)
             self._keys_in_flight -= keys
             self._arrived.set()
+            self._emptied.set()
 
     async def _settle(self, settler: Settler, batch: Sequence[_Entry]) -> None:
         settled = await settler.settle([entry.item for entry in batch])

@@ -85,6 +85,7 @@ class Waiting:
     identity: Identity
     event: PaymentEvent | Ignored
     attempts: int
+    waits_on: bytes | None
     preset: Outcome | None = None
 
 

@@ -13,7 +13,7 @@ Then the caller commits.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Final, assert_never
 
@@ -57,6 +57,8 @@ from paidonce.telemetry import logger
 log = logger(__name__)
 
 MAX_MESSAGE: Final = 500
+BUSY_DELAY: Final = timedelta(milliseconds=50)
+"""After how long an event whose row was locked is due again."""
 
 
 async def settle(connection: Connection, items: Sequence[Item], rules: Rules) -> Settled:
@@ -67,8 +69,7 @@ async def settle(connection: Connection, items: Sequence[Item], rules: Rules) ->
     loaded = await _load(connection, items)
     batch = _Batch(rules, loaded)
     verdicts = [batch.judge(item) for item in items]
-    if any(verdict.result is not Result.BUSY for verdict in verdicts):
-        await settlement.write(connection, batch.all_changes(), loaded.now)
+    await settlement.write(connection, batch.all_changes(), loaded.now)
     return Settled(loaded.now, verdicts)
 
 
@@ -186,6 +187,8 @@ class _Batch:
         self._changes.keys.append((name, key))
         attempts = 0 if outcome.status is EventStatus.VALIDATED else 1
         self._changes.events.append(_event_row(item, outcome, attempts, self._now))
+        if outcome.status in (EventStatus.FAILED_RETRYABLE, EventStatus.FAILED_FINAL):
+            self._audit_attempt(item.event_id, outcome, attempts)
         self._schedule(item, decision, attempts)
         return Verdict(item, _result(outcome), item.event_id, outcome, decision)
 
@@ -211,14 +214,17 @@ class _Batch:
 
     def _judge_waiting(self, item: Waiting) -> Verdict:
         if item.preset is None and self._is_busy(item):
+            soon = self._now + BUSY_DELAY
+            self._changes.due.append((soon, item.event_id, item.attempts, item.waits_on))
             return Verdict(item, Result.BUSY, item.event_id)
         decision = self._decide(item)
         attempts = item.attempts + 1
         outcome = self._given_up(decision.outcome, attempts)
         self._changes.finished.append(_finished_row(item.event_id, outcome, attempts, self._now))
+        if attempts > 1 or outcome.status not in (EventStatus.PROCESSED, EventStatus.IGNORED):
+            self._audit_attempt(item.event_id, outcome, attempts)
         if outcome.status is not EventStatus.DEAD_LETTER:
             self._schedule(item, decision, attempts)
-        self._audit_attempt(item.event_id, outcome, attempts)
         return Verdict(item, _result(outcome), item.event_id, outcome, decision)
 
     def _judge_revisit(self, item: Revisit) -> Verdict:
@@ -278,9 +284,8 @@ class _Batch:
             run_at = self._rules.retry.next_run(outcome.code, attempts, self._now)
             waits_on = _waits_on(outcome.code, decision.payment)
             self._changes.due.append((run_at or self._now, item.event_id, attempts, waits_on))
-            if attempts > 1 or outcome.code not in WAITS_FOR_OTHERS:
-                run_text = (run_at or self._now).isoformat()
-                self._audit(item.event_id, "retry_scheduled", run_at=run_text)
+            run_text = (run_at or self._now).isoformat()
+            self._audit(item.event_id, "retry_scheduled", run_at=run_text)
 
     def _given_up(self, outcome: Outcome, attempts: int) -> Outcome:
         """The outcome of a later attempt: a dead letter when there is none left."""

@@ -54,8 +54,7 @@ _INITDB_OPTIONS: Final = (
 )
 # PostgreSQL's own words (LC_ALL is C) when backends outlive a postmaster that was killed.
 _ORPHANS_REMAIN: Final = "pre-existing shared memory block"
-# The server must outlive the process that starts it, hence the background. It is not a child of
-# asyncio's, which kills its children when the loop closes. The pid is all that is printed.
+# The server must outlive the process that starts it, hence the background. The pid is printed.
 _LAUNCH: Final = 'log=$1; shift; "$@" </dev/null >"$log" 2>&1 & echo $!'
 
 
@@ -155,7 +154,7 @@ class EmbeddedPostgres:
             elif answer is Answer.NOBODY and self._running_postmaster(placement) is None:
                 if launched:
                     _refuse_pointless_relaunch(placement)
-                self._postmaster_pid = await _launch(placement)
+                self._postmaster_pid = _launch(placement)
                 launched = True
             await asyncio.sleep(POLL_INTERVAL_S)
         self._postmaster_pid = self._running_postmaster(placement)
@@ -258,30 +257,34 @@ def _no_answer(placement: Placement) -> EmbeddedDatabaseError:
     )
 
 
-async def _launch(placement: Placement) -> int:
-    """Start a postmaster and return its pid without waiting for it to be ready."""
+def _launch(placement: Placement) -> int:
+    """Start a postmaster and return its pid without waiting for it to be ready.
+
+    This takes milliseconds, and is not left to a thread, so that no cancellation loses the pid.
+    """
     embedded_files.prepare_launch(placement)
     server = [placement.program("postgres"), "-D", str(placement.cluster)]
     command = ["/bin/sh", "-c", _LAUNCH, "sh", str(placement.startup_log), *server]
-    code, output = await _run(placement, command, timeout_s=LAUNCH_TIMEOUT_S)
-    if code != 0:
+    done = _run(placement, command, timeout_s=LAUNCH_TIMEOUT_S)
+    if done.returncode != 0:
         remedy = f"make /bin/sh work for user {placement.account.name}"
-        raise _failure(placement, f"/bin/sh cannot start PostgreSQL: {output}", remedy)
-    return int(output)
+        raise _failure(placement, f"/bin/sh cannot start PostgreSQL: {done.stdout}", remedy)
+    return int(done.stdout)
 
 
 async def _create_cluster(placement: Placement) -> None:
     """Make the cluster under a name of its own first: one that has its final name is complete.
 
-    The initdb of a process that was killed may still be at work, on another such name.
+    The initdb of a process that was killed, or of a start that was cancelled, may still be at
+    work on another such name. The next launch removes them.
     """
     unfinished = placement.home / f"{UNFINISHED_CLUSTER}{secrets.token_hex(4)}"
     command = [placement.program("initdb"), *_INITDB_OPTIONS, "-D", str(unfinished)]
-    code, output = await _run(placement, command, timeout_s=INITDB_TIMEOUT_S)
-    if code != 0:
+    done = await asyncio.to_thread(_run, placement, command, timeout_s=INITDB_TIMEOUT_S)
+    if done.returncode != 0:
         raise _failure(
             placement,
-            f"initdb, run as user {placement.account.name}, failed: {output[-2000:].strip()}",
+            f"initdb, run as user {placement.account.name}, failed: {done.stdout.strip()}",
             "correct what initdb names, or give Paidonce a PostgreSQL of your own",
         )
     configuration, flags = (
@@ -329,32 +332,22 @@ def _end_of(log: Path) -> str:
     return "\n".join(lines[-LOG_END_LINES:])
 
 
-async def _run(placement: Placement, command: list[str], *, timeout_s: float) -> tuple[int, str]:
-    """Run a program as the server's user and return its exit code and what it printed.
-
-    A thread waits for it, because uvloop's own subprocesses cannot change the user. When time is
-    up or the caller is cancelled it is killed: nothing goes on once the lock is released.
-    """
-    process = subprocess.Popen(
+def _run(
+    placement: Placement, command: list[str], *, timeout_s: float
+) -> "subprocess.CompletedProcess[str]":
+    """Run a program as the server's user. Not by asyncio: uvloop cannot change the user."""
+    return subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        timeout=timeout_s,
+        check=False,
         start_new_session=True,  # or Ctrl-C in the terminal would reach the server before us
         **placement.account.process_options(),
     )
-    try:
-        output, _ = await asyncio.to_thread(process.communicate, timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        return 1, f"{command[0]} did not finish within {timeout_s:.0f} s"
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return process.returncode, output.strip()
 
 
 @contextlib.asynccontextmanager

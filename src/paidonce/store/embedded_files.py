@@ -50,6 +50,7 @@ _INSTALLATION: Final = "pginstall18"
 _ACCOUNTS: Final = ("nobody", "postgres", "daemon")
 _PORT: Final = 5432
 _SOCKET: Final = f".s.PGSQL.{_PORT}"
+_SHORT_DIR: Final = Path("/tmp")  # noqa: S108 - secure_socket_dir refuses what others made there
 _SOCKET_PATH_LIMIT_BYTES: Final = 100  # 107 on Linux, 103 on macOS
 _ENVIRONMENT: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 _ENTER: Final = 'test -x "$0"'
@@ -134,9 +135,8 @@ def secure_socket_dir(placement: Placement) -> None:
     private = stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o700
     if found.st_uid != account.uid or not private:
         raise EmbeddedDatabaseError(
-            f"{directory}, where the socket must lie, is not a private directory (mode 0700) of "
-            f"user {account.name}. Remedy: if it is yours, correct that; if it is in /tmp, remove "
-            "it, or choose a data directory with a shorter and simpler path"
+            f"{directory}, where the socket must lie, is not a directory of mode 0700 that belongs "
+            f"to {account.name}. Remedy: remove it if it is in /tmp, else correct its mode"
         )
 
 
@@ -153,10 +153,9 @@ def prepare_launch(placement: Placement) -> None:
     _disarm_lock_file(placement.socket_dir / f"{_SOCKET}.lock")
     for unfinished in placement.home.glob(f"{UNFINISHED_CLUSTER}*"):
         shutil.rmtree(unfinished, ignore_errors=True)
-    oldest = time.time() - _LOG_KEPT_S
     # The server empties a weekday's file at midnight. If it does not run at midnight, we do.
     for log in placement.home.glob("postgres-*.log"):
-        if log.lstat().st_mtime < oldest:
+        if log.lstat().st_mtime < time.time() - _LOG_KEPT_S:
             log.unlink()
 
 
@@ -288,7 +287,7 @@ def _socket_dir(home: Path, account: Account) -> Path:
     fits = len(os.fsencode(home / _SOCKET)) <= _SOCKET_PATH_LIMIT_BYTES
     if fits and re.fullmatch(r"[A-Za-z0-9/._-]+", str(home)):
         return home
-    return Path("/tmp", f"paidonce-{account.uid}-{_hash_of(bytes(home))}")
+    return _SHORT_DIR / f"paidonce-{account.uid}-{_hash_of(bytes(home))}"
 
 
 def _tuning(placement: Placement) -> str:

@@ -1,4 +1,4 @@
-"""What `settle` reads and writes: two statements, one round trip each, whatever the batch's size."""
+"""What `settle` reads and writes: one round trip each, whatever the size of the batch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -123,6 +123,12 @@ async def announce_presence(connection: Connection, name: str) -> None:
 
 async def write(connection: Connection, changes: Changes, now: datetime) -> None:
     """Write it all, each row once. Raises RacedError if another transaction was first."""
+    await _write_common(connection, changes)
+    await _write_unusual(connection, changes, now)
+
+
+async def _write_common(connection: Connection, changes: Changes) -> None:
+    """What a batch of payments has, in one round trip."""
     new_payments = [payment for payment in changes.payments if payment.is_new]
     old_payments = [payment for payment in changes.payments if not payment.is_new]
     new_subscriptions = [one for one in changes.subscriptions if one.is_new]
@@ -141,6 +147,8 @@ async def write(connection: Connection, changes: Changes, now: datetime) -> None
         ("event", EVENT_COLUMNS, changes.events),
         ("message", MESSAGE_COLUMNS, changes.messages),
     ]
+    if not any(rows for _, _, rows in tables):
+        return
     values: dict[str, object] = {}
     for prefix, columns, rows in tables:
         values.update(_arrays(columns, rows, prefix + "_"))
@@ -148,7 +156,6 @@ async def write(connection: Connection, changes: Changes, now: datetime) -> None
     assert written is not None
     if written["written"] != sum(len(rows) for _, _, rows in tables):
         raise RacedError("another transaction wrote one of these rows first")
-    await _write_unusual(connection, changes, now)
 
 
 async def _write_unusual(connection: Connection, changes: Changes, now: datetime) -> None:

@@ -1,0 +1,1 @@
+"""HTTP: the hot path for deliveries, and the operators' API beside it."""

@@ -1,0 +1,139 @@
+"""Measure Paidonce beside its peer: python -m benchmarks, or make bench."""
+
+import argparse
+import asyncio
+import shlex
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from benchmarks.contender import ROOT, BenchmarkError
+from benchmarks.contenders import Paidonce, Peer
+from benchmarks.databases import Databases, open_databases
+from benchmarks.machine import describe_machine
+from benchmarks.plot import draw
+from benchmarks.report import OURS, PEER, summarise, terminal_table, write_markdown
+from benchmarks.rounds import Measurement, Plan, measure, prepare
+
+CONTENDERS = (Peer(), Paidonce())
+DOCS = ROOT / "docs"
+MAX_ROUNDS = 100
+FILE_WIDTH = 120
+MAX_SECONDS = 600.0
+
+
+def main() -> None:
+    """Parse the arguments and run; a failure is one message and exit code 1."""
+    options = parse_arguments()
+    try:
+        asyncio.run(run(options))
+    except BenchmarkError as error:
+        sys.exit(f"benchmark: {error}")
+    except asyncio.CancelledError:
+        sys.exit("benchmark: stopped")
+
+
+async def run(options: argparse.Namespace) -> None:
+    """Prepare, measure, report."""
+    _cancel_on_sigterm()
+    console, plan = Console(width=None if sys.stdout.isatty() else FILE_WIDTH), plan_of(options)
+    async with open_databases(options.postgres_url) as databases:
+        with TemporaryDirectory(prefix="paidonce-bench-") as work_dir:
+            measurements = await measure_all(plan, databases, Path(work_dir), console)
+        machine = describe_machine(await databases.settings())
+    lines = summarise(plan, measurements)
+    console.print(terminal_table(lines))
+    if options.write and {PEER, OURS} <= {line.contender for line in lines}:
+        command = shlex.join(["make", "bench", *_make_arguments()])
+        draw(DOCS / "benchmarks.svg", lines)
+        path = DOCS / "benchmarks.md"
+        write_markdown(path, lines, plan=plan, machine=machine, command=command)
+        console.print(f"written: {path} and benchmarks.svg beside it")
+
+
+async def measure_all(
+    plan: Plan, databases: Databases, work_dir: Path, console: Console
+) -> list[Measurement]:
+    """Every trial of the plan, with a bar to watch."""
+    trials, done = list(plan.trials()), []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
+        task = progress.add_task("preparing the databases", total=len(trials))
+        await prepare(plan, databases, work_dir)
+        for trial in trials:
+            name = f"{trial.contender.title} at {trial.connections} connections"
+            progress.update(task, description=name)
+            done.append(await measure(plan, trial, databases, work_dir))
+            console.print(f"round {trial.round + 1}: {name}: {_in_short(done[-1])}")
+            progress.advance(task)
+    return done
+
+
+def _in_short(measurement: Measurement) -> str:
+    figures = measurement.figures
+    return (
+        f"{figures.events_per_s:,.0f} events/s, p50 {figures.p50_ms:,.1f} ms, "
+        f"p99 {figures.p99_ms:,.1f} ms, {figures.errors} errors, "
+        f"{figures.foreign_cpu_share:.0%} foreign CPU"
+    )
+
+
+def plan_of(options: argparse.Namespace) -> Plan:
+    """The plan that the arguments describe."""
+    return Plan(
+        contenders=[each for each in CONTENDERS if each.name in options.only],
+        connections=options.connections,
+        rounds=options.rounds,
+        users=options.users,
+        warmup_s=options.warmup,
+        seconds=options.seconds,
+        patience_s=options.patience,
+    )
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    names = [contender.name for contender in CONTENDERS]
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
+    parser.add_argument("--warmup", type=float, default=2.0, help="seconds before each")
+    parser.add_argument(
+        "--patience", type=float, default=60.0, help="seconds to wait for an idle machine"
+    )
+    parser.add_argument("--connections", type=_numbers, default=[8, 64, 256])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--users", type=int, default=10_000)
+    parser.add_argument("--only", action="append", choices=names, help="may be repeated")
+    parser.add_argument("--postgres-url", help="a server to use instead of an embedded one")
+    parser.add_argument("--no-write", dest="write", action="store_false", help="leave docs/ alone")
+    options = parser.parse_args()
+    options.only = options.only or names
+    if not (0 < options.rounds <= MAX_ROUNDS and 0 < options.seconds <= MAX_SECONDS):
+        parser.error(f"at most {MAX_ROUNDS} rounds of at most {MAX_SECONDS:g} seconds")
+    return options
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def _make_arguments() -> list[str]:
+    """The arguments in the form that `make bench` takes."""
+    return [f"ARGS={shlex.join(sys.argv[1:])}"] if sys.argv[1:] else []
+
+
+def _cancel_on_sigterm() -> None:
+    """Stop as for Ctrl-C, so that every server we started is stopped too."""
+    task = asyncio.current_task()
+    assert task is not None
+    with suppress(NotImplementedError):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
+if __name__ == "__main__":
+    main()

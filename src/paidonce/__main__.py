@@ -1,0 +1,5 @@
+"""`python -m paidonce` is the `paidonce` command."""
+
+from paidonce.cli import main
+
+main()

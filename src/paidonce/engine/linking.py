@@ -1,0 +1,131 @@
+"""A payment and its user find each other, whichever comes first, without a gap between them.
+
+Whoever creates a user takes the lock of the address (see `settle._load` for the other side), adds
+the user, and then settles in the same transaction what waited for it.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, TypeVar
+
+from uuid_utils.compat import uuid7
+
+from paidonce.domain.email import email_key
+from paidonce.domain.events import PaymentId, UserId
+from paidonce.engine.items import Item, Result, Revisit, Rules, Settled
+from paidonce.engine.outcomes import report
+from paidonce.engine.settle import settle, waiting_digest, waits_for_email, waits_for_payment
+from paidonce.engine.waiting import waiting_items
+from paidonce.errors import DatabaseAwayError
+from paidonce.store import due, listings, people, settlement
+from paidonce.store.db import Database, Trouble, trouble
+from paidonce.store.queries import Connection
+
+MAX_AT_ONCE: Final = 128
+MAX_RUNS: Final = 10
+RERUN_PAUSE_S: Final = 0.01
+BUSY_PAUSE_S: Final = 0.02
+PATIENCE_S: Final = 2.0
+"""How long to wait for payments that another transaction holds; the worker has them after that."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Somebody who can be paid for."""
+
+    id: UserId
+    email: str
+    created_at: datetime
+
+
+class Linker:
+    """Creates users and links payments, and applies at once what that makes possible."""
+
+    def __init__(self, database: Database, rules: Rules) -> None:
+        self._database = database
+        self._rules = rules
+
+    async def create_user(self, email: str) -> tuple[User, bool]:
+        """The user with this address, and whether it is new; what was paid for is applied."""
+        key = email_key(email)
+
+        async def create(connection: Connection) -> tuple[User, bool, Settled]:
+            await settlement.announce_presence(connection, waits_for_email(key))
+            row, is_new = await people.create_user(connection, uuid7(), email)
+            settled = await self._settle_of_email(connection, key)
+            return User(row["id"], row["email"], row["created_at"]), is_new, settled
+
+        user, is_new, settled = await self._transaction(create)
+        report(settled)
+        await self._settle_rest(settled, lambda connection: self._settle_of_email(connection, key))
+        return user, is_new
+
+    async def link(self, payment_id: PaymentId, user_id: UserId, actor: str) -> None:
+        """Say whose payment this is, and apply it. The operator's act is audited."""
+        name = waits_for_payment(payment_id)
+        revisit = Revisit(payment_id, user_id)
+
+        async def link(connection: Connection) -> Settled:
+            await listings.record_action(
+                connection, actor, "payment_linked", payment_id, user_id=str(user_id)
+            )
+            return await settle(connection, [revisit], self._rules)
+
+        async def finish(connection: Connection) -> Settled:
+            return await self._settle(connection, [revisit], name)
+
+        settled = await self._transaction(link)
+        report(settled)
+        again = await self._transaction(finish)
+        report(again)
+        await self._settle_rest(again, finish)
+
+    async def _settle_of_email(self, connection: Connection, key: str) -> Settled:
+        """What waits for this address, and what was paid under it and belongs to nobody.
+
+        The payments themselves are asked too: the events that brought them may be dead letters.
+        """
+        sources = [source.id for source in self._rules.sources.values() if source.link_by_email]
+        found = await listings.unapplied_payments_of_email(connection, key, sources, MAX_AT_ONCE)
+        revisits = [Revisit(PaymentId(payment_id)) for payment_id in found]
+        return await self._settle(connection, revisits, waits_for_email(key))
+
+    async def _settle(
+        self, connection: Connection, revisits: Sequence[Revisit], name: str
+    ) -> Settled:
+        claimed = await due.claim_waiting(connection, waiting_digest(name), MAX_AT_ONCE)
+        items: list[Item] = [*waiting_items(claimed, self._rules), *revisits]
+        return await settle(connection, items, self._rules)
+
+    async def _settle_rest(
+        self, settled: Settled, attempt: Callable[[Connection], Awaitable[Settled]]
+    ) -> None:
+        """Come again for what another transaction held, and for what one transaction is too few."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while _has_rest(settled) and time.monotonic() < deadline_s:
+            await asyncio.sleep(BUSY_PAUSE_S)
+            settled = await self._transaction(attempt)
+            report(settled)
+
+    async def _transaction(self, body: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run the body in a transaction, again when somebody else was first."""
+        for run in range(MAX_RUNS):
+            try:
+                async with self._database.transaction() as connection:
+                    return await body(connection)
+            except Exception as error:
+                if trouble(error) is not Trouble.RERUN:
+                    raise
+                await asyncio.sleep(RERUN_PAUSE_S * run * random.random())
+        raise DatabaseAwayError(f"others were first {MAX_RUNS} times; try again")
+
+
+def _has_rest(settled: Settled) -> bool:
+    busy = any(verdict.result is Result.BUSY for verdict in settled.verdicts)
+    return busy or len(settled.verdicts) >= MAX_AT_ONCE

@@ -1,0 +1,122 @@
+"""Serving: the socket, the signals, and what a person is told at the start."""
+
+import errno
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import uvicorn
+
+from paidonce import demo
+from paidonce.app import App, running
+from paidonce.errors import ConfigurationError
+from paidonce.operations import Scope
+from paidonce.settings import ServerSettings, Settings
+from paidonce.telemetry import configure_logging
+from paidonce.web.connection import GuardedConnection
+
+BACKLOG: Final = 1024
+PORTS_TO_TRY: Final = 100
+GRACE_S: Final = 8
+
+
+async def serve(settings: Settings, is_demo: bool, tell: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT; what was accepted is finished and answered."""
+    configure_logging()
+    listener = listening_socket(settings.server)
+    try:
+        async with running(settings) as app:
+            await _prepare(app, settings, is_demo, listener, tell)
+            GuardedConnection.request_timeout_s = settings.server.request_timeout_s
+            server = uvicorn.Server(
+                uvicorn.Config(
+                    app.asgi,
+                    http=GuardedConnection,
+                    ws="none",
+                    lifespan="off",
+                    log_config=None,
+                    access_log=False,
+                    server_header=False,
+                    date_header=False,
+                    proxy_headers=False,
+                    timeout_graceful_shutdown=GRACE_S,
+                )
+            )
+            await server.serve(sockets=[listener])
+    finally:
+        listener.close()
+
+
+def listening_socket(server: ServerSettings) -> socket.socket:
+    """The bound socket. Raises ConfigurationError that names the next free port."""
+    try:
+        return _bound(server.host, server.port)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise ConfigurationError(
+                f"server.host = {server.host!r}, server.port = {server.port}: {error.strerror}"
+            ) from None
+    free = _next_free_port(server.host, server.port)
+    raise ConfigurationError(
+        f"server.port = {server.port}: the port is in use; {free} is free: "
+        f"paidonce serve --port {free}"
+    )
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+        bound.listen(BACKLOG)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _next_free_port(host: str, port: int) -> int:
+    for candidate in range(port + 1, min(port + PORTS_TO_TRY, 65535) + 1):
+        try:
+            _bound(host, candidate).close()
+        except OSError:
+            continue
+        return candidate
+    with _bound(host, 0) as any_port:
+        chosen: int = any_port.getsockname()[1]
+        return chosen
+
+
+async def _prepare(
+    app: App,
+    settings: Settings,
+    is_demo: bool,
+    listener: socket.socket,
+    tell: Callable[[str], None],
+) -> None:
+    """The keys and the demo's user, and a word to whoever started it."""
+    host, port = listener.getsockname()[:2]
+    shown_host = f"[{host}]" if ":" in host else host
+    tell(f"Paidonce is running at http://{shown_host}:{port}  (API at /docs, metrics at /metrics)")
+    bootstrap = os.environ.get("PAIDONCE_BOOTSTRAP_KEY")
+    if bootstrap:
+        await app.operations.accept_key(bootstrap, "bootstrap", Scope.ADMIN)
+    elif settings.environment == "development" and not await app.operations.has_keys():
+        key = await app.operations.create_key("first", Scope.ADMIN)
+        tell(f"Operator key, shown only now: {key}")
+    if is_demo:
+        await app.operations.create_user(demo.EMAIL)
+        tell(_invitation(port))
+
+
+def _invitation(port: int) -> str:
+    program = sys.argv[0] if "/" in sys.argv[0] else "paidonce"
+    at = "" if port == ServerSettings().port else f" --url http://127.0.0.1:{port}"
+    return (
+        f"Extend the demo user's subscription by a month, from another terminal:\n"
+        f"  {program} send --email {demo.EMAIL} --amount {demo.PRICE} --payment-id pay-1{at}\n"
+        f"Run the same line again: the answer is a duplicate, and nothing is extended twice."
+    )

@@ -1,0 +1,82 @@
+"""Errors as RFC 9457 problem details: the one place where errors become HTTP statuses."""
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+import orjson
+
+from paidonce.errors import (
+    ConflictError,
+    DatabaseAwayError,
+    IntakeFullError,
+    InvalidRequestError,
+    InvalidSignatureError,
+    MalformedError,
+    NotFoundError,
+    PaidonceError,
+)
+
+CONTENT_TYPE: Final = "application/problem+json"
+RETRY_AFTER_S: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error answer. It says nothing of the inside."""
+
+    status: int
+    code: str
+    detail: str
+    retry_after_s: int | None = None
+    allow: str | None = None
+
+    def body(self, request_id: str) -> bytes:
+        return orjson.dumps(
+            {
+                "type": f"urn:paidonce:problem:{self.code.lower().replace('_', '-')}",
+                "title": HTTPStatus(self.status).phrase,
+                "status": self.status,
+                "code": self.code,
+                "detail": self.detail,
+                "request_id": request_id,
+            }
+        )
+
+    def headers(self) -> dict[str, str]:
+        """Those that this problem adds to an answer."""
+        added = {"content-type": CONTENT_TYPE}
+        if self.retry_after_s is not None:
+            added["retry-after"] = str(self.retry_after_s)
+        if self.allow is not None:
+            added["allow"] = self.allow
+        return added
+
+
+_REFUSED_SIGNATURE: Final = Problem(401, "INVALID_SIGNATURE", "The signature does not match.")
+_UNAVAILABLE: Final = Problem(
+    503, "UNAVAILABLE", "The delivery could not be stored; send it again.", RETRY_AFTER_S
+)
+_FULL: Final = Problem(503, "OVERLOADED", "Too much is waiting; send it again.", RETRY_AFTER_S)
+INTERNAL: Final = Problem(500, "INTERNAL", "Something went wrong here.")
+
+
+def problem_of(error: PaidonceError) -> Problem:
+    """What to answer to whoever met this error."""
+    match error:
+        case InvalidSignatureError():
+            return _REFUSED_SIGNATURE
+        case MalformedError():
+            return Problem(400, error.code, f"The delivery was refused: {error}.")
+        case DatabaseAwayError():
+            return _UNAVAILABLE
+        case IntakeFullError():
+            return _FULL
+        case NotFoundError():
+            return Problem(404, error.code, f"{error}.")
+        case ConflictError():
+            return Problem(409, error.code, f"{error}.")
+        case InvalidRequestError():
+            return Problem(400, error.code, f"{error}.")
+        case _:
+            return INTERNAL

@@ -1,0 +1,100 @@
+"""A real PostgreSQL for all tests, a fresh database for each, and real server processes."""
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from paidonce.store.db import Database, open_database
+from paidonce.store.embedded import EmbeddedPostgres
+from paidonce.store.schema import migrate
+from tests.service import Service, started_service
+
+TEMPLATE = "paidonce_template"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="run the long tests at their full size")
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Iterator[Path]:
+    """A folder that the unprivileged user of an embedded PostgreSQL can reach."""
+    folder = Path(tempfile.mkdtemp(prefix="paidonce-tests-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def postgres(data_dir: Path) -> AsyncIterator[str]:
+    """The URL of a running embedded PostgreSQL that has a migrated template database."""
+    embedded = EmbeddedPostgres(data_dir / "shared")
+    url = await embedded.start()
+    await _create(url, TEMPLATE)
+    template = await open_database(_url_of(url, TEMPLATE))
+    await migrate(template)
+    await template.close()
+    yield url
+    await embedded.stop()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def database_url(postgres: str) -> AsyncIterator[str]:
+    """The URL of a fresh, migrated database."""
+    name = f"test_{uuid4().hex[:12]}"
+    await _create(postgres, name, TEMPLATE)
+    yield _url_of(postgres, name)
+    connection = await asyncpg.connect(postgres)
+    await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    await connection.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """A fresh, migrated database, opened."""
+    opened = await open_database(database_url)
+    yield opened
+    await opened.close()
+
+
+StartService = Callable[..., Service]
+
+
+@pytest.fixture
+def start_service(database_url: str, tmp_path: Path) -> Iterator[StartService]:
+    """Starts real `paidonce serve` processes on this test's database, and ends them."""
+    services: list[Service] = []
+
+    def start(config: str = "", **environment: str) -> Service:
+        folder = tmp_path / f"service-{len(services)}"
+        folder.mkdir()
+        service = started_service(folder, database_url, config, environment)
+        services.append(service)
+        return service
+
+    yield start
+    for service in services:
+        service.end()
+
+
+@pytest.fixture
+def service(start_service: StartService) -> Service:
+    """A running server with source `payments` (tilda) and plan `monthly` (990.00 RUB, 30 days)."""
+    return start_service()
+
+
+async def _create(url: str, name: str, template: str = "template1") -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    await connection.close()
+
+
+def _url_of(url: str, name: str) -> str:
+    """The same server, another database."""
+    return url.replace("/paidonce?", f"/{name}?")
