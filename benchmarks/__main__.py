@@ -23,7 +23,7 @@ from benchmarks.rounds import Measurement, Plan, measure, prepare
 CONTENDERS = (Peer(), Paidonce())
 DOCS = ROOT / "docs"
 MAX_ROUNDS = 100
-FILE_WIDTH = 120
+FILE_WIDTH = 132
 MAX_SECONDS = 600.0
 
 

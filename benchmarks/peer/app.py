@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from benchmarks.peer.delivery import Trail, parse_delivery
+from benchmarks.peer.delivery import PROVIDER, Trail, parse_delivery
 from benchmarks.peer.handler import Answer, handle
 from benchmarks.peer.observability import log, observe, requests
 from benchmarks.peer.schema import metadata
@@ -66,13 +66,13 @@ async def receive_delivery(request: Request, engine: AsyncEngine, secret: bytes)
             answer = await handle(db, delivery, secret, trail)
     except (SQLAlchemyError, OSError) as error:
         log.error("webhook_failed", request_id=trail.request_id, error=repr(error))
-        requests.labels("tilda", 500).inc()
         return _respond(Answer(500, "failed_retryable"))
     observe(delivery, answer, trail)
     return _respond(answer)
 
 
 def _respond(answer: Answer) -> Response:
+    requests.labels(PROVIDER, answer.http_code).inc()
     return JSONResponse({"status": answer.result}, status_code=answer.http_code)
 
 

@@ -48,9 +48,8 @@ causes = {
 
 
 def observe(delivery: Delivery, answer: Answer, trail: Trail) -> None:
-    """Count and log one handled delivery."""
+    """Count and log one handled delivery; its answer is counted where it is sent."""
     duration_ms = (perf_counter() - trail.started_at) * 1000
-    requests.labels(PROVIDER, answer.http_code).inc()
     results[answer.result].labels(PROVIDER).inc()
     duration.labels(PROVIDER).observe(duration_ms)
     if trail.error_code in causes:

@@ -18,7 +18,7 @@ from paidonce.domain.money import format_minor
 from paidonce.domain.payments import PaymentStatus
 from paidonce.engine.items import Rules
 from paidonce.engine.linking import Linker, User
-from paidonce.errors import ConflictError, InvalidRequestError, NotFoundError
+from paidonce.errors import InvalidRequestError, NotFoundError
 from paidonce.store import keys, listings, people
 from paidonce.store.db import Database
 
@@ -215,10 +215,6 @@ class Operations:
         if (user_id is None) == (email is None):
             raise InvalidRequestError("give either user_id or email")
         user = await (self.user(user_id) if user_id else self._only_user(email or ""))
-        view = await self.payment(payment_id)
-        if view.user_id is not None and view.user_id != user.id:
-            raise ConflictError(f"payment {payment_id} belongs to user {view.user_id} already")
-
         await self._linker.link(PaymentId(payment_id), UserId(user.id), actor.name)
         return await self.payment(payment_id)
 

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -78,7 +79,20 @@ async def test_the_server_is_tuned_durable_and_closed_to_the_network(data_dir: P
 
 async def test_little_memory_means_small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**17}.get)
+    monkeypatch.setattr(embedded_files, "_read", lambda _: "max\n")
     assert embedded_files._shared_buffers_mb() == 128
+    monkeypatch.setattr(embedded_files, "_read", lambda _: f"{2**28}\n")
+    assert embedded_files._shared_buffers_mb() == 64
+
+
+async def test_logs_of_last_week_are_removed_and_newer_ones_kept(data_dir: Path) -> None:
+    home = data_dir / "postgres"
+    for name, age_days in {"postgres-Old.log": 7, "postgres-New.log": 5}.items():
+        (home / name).touch()
+        os.utime(home / name, times=(0, time.time() - age_days * 86_400))
+    await start_and_stop(data_dir)
+    assert not (home / "postgres-Old.log").exists()
+    assert (home / "postgres-New.log").exists()
 
 
 async def test_a_killed_postmaster_is_started_again_and_no_committed_row_is_lost(
@@ -131,7 +145,7 @@ async def test_a_restart_waits_for_the_orphans_of_a_killed_postmaster(data_dir: 
     connection = await asyncpg.connect(dsn)
     orphan = connection.get_server_pid()
     # It computes without ever waiting, so it does not notice that its postmaster is gone.
-    busy = asyncio.create_task(connection.execute("SELECT count(*) FROM generate_series(1, 2e7)"))
+    busy = asyncio.create_task(connection.execute("SELECT count(*) FROM generate_series(1, 1e7)"))
     await eventually(lambda: b"SELECT" in Path(f"/proc/{orphan}/cmdline").read_bytes())
 
     await kill_postmaster(data_dir)
@@ -343,6 +357,23 @@ async def test_a_private_umask_does_not_drive_the_data_elsewhere(fresh_dir: Path
 
 
 @as_root
+async def test_root_follows_no_link_that_the_servers_user_has_planted(data_dir: Path) -> None:
+    victim = data_dir.parent / "victim"
+    victim.write_text("root's own")
+    for name in ("tuning.conf", "tuning.conf.unfinished"):
+        (data_dir / "postgres" / name).unlink(missing_ok=True)
+        (data_dir / "postgres" / name).symlink_to(victim)
+    await start_and_stop(data_dir)
+    assert victim.read_text() == "root's own"
+
+    (data_dir / "postgres/postgres-Zzz.log").symlink_to(victim)
+    (data_dir / "postgres/cluster/PG_VERSION").write_text("1")
+    with pytest.raises(EmbeddedDatabaseError) as caught:
+        await EmbeddedPostgres(data_dir).start()
+    assert "root's own" not in str(caught.value)
+
+
+@as_root
 async def test_an_ordinary_user_may_start_it_and_root_goes_on_as_that_user(
     fresh_dir: Path,
 ) -> None:
@@ -451,6 +482,8 @@ def remove(directory: Path) -> None:
         elsewhere = link.readlink()
         for path in elsewhere.parent.glob(f"{elsewhere.name}*"):
             path.unlink() if path.is_file() else shutil.rmtree(path)
+        with contextlib.suppress(OSError):
+            elsewhere.parent.rmdir()
 
 
 async def start_and_stop(data_dir: Path) -> None:

@@ -17,8 +17,9 @@ from uuid_utils.compat import uuid7
 from paidonce.domain.email import email_key
 from paidonce.domain.events import PaymentId, UserId
 from paidonce.engine.items import Item, Result, Revisit, Rules, Settled
+from paidonce.engine.names import waiting_digest, waits_for_email, waits_for_payment
 from paidonce.engine.outcomes import report
-from paidonce.engine.settle import settle, waiting_digest, waits_for_email, waits_for_payment
+from paidonce.engine.settle import settle
 from paidonce.engine.waiting import waiting_items
 from paidonce.errors import DatabaseAwayError
 from paidonce.store import due, listings, people, settlement
@@ -67,8 +68,10 @@ class Linker:
         return user, is_new
 
     async def link(self, payment_id: PaymentId, user_id: UserId, actor: str) -> None:
-        """Say whose payment this is, and apply it. The operator's act is audited."""
-        name = waits_for_payment(payment_id)
+        """Say whose payment this is, and apply it. The operator's act is audited.
+
+        Raises NotFoundError, or ConflictError when it belongs to another user already.
+        """
         revisit = Revisit(payment_id, user_id)
 
         async def link(connection: Connection) -> Settled:
@@ -77,14 +80,13 @@ class Linker:
             )
             return await settle(connection, [revisit], self._rules)
 
-        async def finish(connection: Connection) -> Settled:
-            return await self._settle(connection, [revisit], name)
-
         settled = await self._transaction(link)
-        report(settled)
-        again = await self._transaction(finish)
-        report(again)
-        await self._settle_rest(again, finish)
+        await self._settle_rest(
+            settled, lambda connection: settle(connection, [revisit], self._rules)
+        )
+        names = _names_of_linked(settled)
+        finished = await self._transaction(lambda connection: self._settle(connection, [], names))
+        report(finished)
 
     async def _settle_of_email(self, connection: Connection, key: str) -> Settled:
         """What waits for this address, and what was paid under it and belongs to nobody.
@@ -94,24 +96,26 @@ class Linker:
         sources = [source.id for source in self._rules.sources.values() if source.link_by_email]
         found = await listings.unapplied_payments_of_email(connection, key, sources, MAX_AT_ONCE)
         revisits = [Revisit(PaymentId(payment_id)) for payment_id in found]
-        return await self._settle(connection, revisits, waits_for_email(key))
+        return await self._settle(connection, revisits, [waits_for_email(key)])
 
     async def _settle(
-        self, connection: Connection, revisits: Sequence[Revisit], name: str
+        self, connection: Connection, revisits: Sequence[Revisit], names: Sequence[str]
     ) -> Settled:
-        claimed = await due.claim_waiting(connection, waiting_digest(name), MAX_AT_ONCE)
+        digests = [waiting_digest(name) for name in names]
+        claimed = await due.claim_waiting(connection, digests, MAX_AT_ONCE)
         items: list[Item] = [*waiting_items(claimed, self._rules), *revisits]
         return await settle(connection, items, self._rules)
 
     async def _settle_rest(
         self, settled: Settled, attempt: Callable[[Connection], Awaitable[Settled]]
-    ) -> None:
+    ) -> Settled:
         """Come again for what another transaction held, and for what one transaction is too few."""
         deadline_s = time.monotonic() + PATIENCE_S
         while _has_rest(settled) and time.monotonic() < deadline_s:
             await asyncio.sleep(BUSY_PAUSE_S)
             settled = await self._transaction(attempt)
             report(settled)
+        return settled
 
     async def _transaction(self, body: Callable[[Connection], Awaitable[T]]) -> T:
         """Run the body in a transaction, again when somebody else was first."""
@@ -129,3 +133,11 @@ class Linker:
 def _has_rest(settled: Settled) -> bool:
     busy = any(verdict.result is Result.BUSY for verdict in settled.verdicts)
     return busy or len(settled.verdicts) >= MAX_AT_ONCE
+
+
+def _names_of_linked(settled: Settled) -> list[str]:
+    """Under which names events of the payments that were just linked may wait."""
+    decisions = (verdict.decision for verdict in settled.verdicts)
+    payments = [one.payment for one in decisions if one is not None and one.payment is not None]
+    emails = [waits_for_email(email_key(one.email)) for one in payments if one.email]
+    return [waits_for_payment(one.id) for one in payments] + emails

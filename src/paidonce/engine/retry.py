@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from paidonce.domain.events import Code
@@ -20,11 +20,11 @@ SLOW_DELAYS_S: Final = (
     3 * _HOUR,
     6 * _HOUR,
     12 * _HOUR,
-    12 * _HOUR,
-    24 * _HOUR,
-    24 * _HOUR,
 )
-"""82 hours in all."""
+"""For what waits for others; the last one is repeated."""
+
+SLOW_FOR: Final = timedelta(hours=84)
+"""How long such an event is tried before a person has to see it. Redeliveries do not use it up."""
 
 _JITTER: Final = 0.2
 """How much of a delay chance may add, so that what failed together does not return together."""
@@ -39,16 +39,14 @@ class RetryPolicy:
     factor: float = 2.0
     max_s: float = 60.0
 
-    def next_run(self, code: Code, attempts: int, now: datetime) -> datetime | None:
-        """When to try again after this many attempts, or None when they have run out."""
-        delay_s = self._delay_s(code, attempts)
-        if delay_s is None:
-            return None
-        return now + timedelta(seconds=delay_s * (1 + _JITTER * random.random()))
+    def goes_on(self, code: Code, attempts: int, age: timedelta) -> bool:
+        """Whether an event that failed this often, and is this old, is tried again."""
+        return age < SLOW_FOR if code in WAITS_FOR_OTHERS else attempts < self.attempts
 
-    def _delay_s(self, code: Code, attempts: int) -> float | None:
+    def delay(self, code: Code, attempts: int) -> timedelta:
+        """How long to wait after this many attempts."""
         if code in WAITS_FOR_OTHERS:
-            return SLOW_DELAYS_S[attempts - 1] if attempts <= len(SLOW_DELAYS_S) else None
-        if attempts >= self.attempts:
-            return None
-        return float(min(self.initial_s * self.factor ** (attempts - 1), self.max_s))
+            delay_s = SLOW_DELAYS_S[min(attempts, len(SLOW_DELAYS_S)) - 1]
+        else:
+            delay_s = min(self.initial_s * self.factor ** (attempts - 1), self.max_s)
+        return timedelta(seconds=delay_s * (1 + _JITTER * random.random()))

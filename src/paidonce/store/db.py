@@ -60,11 +60,11 @@ def trouble(error: BaseException) -> Trouble | None:
         if code in _RERUN_CODES:
             return Trouble.RERUN
         return Trouble.AWAY if code[:2] in _AWAY_CLASSES else Trouble.POISON
-    away = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-    if isinstance(error, (*away, DatabaseAwayError)):
-        return Trouble.AWAY
     # asyncpg refuses an argument that does not fit its type before the server sees it.
-    return Trouble.POISON if isinstance(error, (ValueError, OverflowError)) else None
+    if isinstance(error, ValueError | OverflowError):
+        return Trouble.POISON
+    away = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+    return Trouble.AWAY if isinstance(error, (*away, DatabaseAwayError)) else None
 
 
 @dataclass(slots=True)

@@ -33,8 +33,10 @@ async def claim_due(connection: Connection, limit: int) -> list[Claimed]:
     return _claimed(await QUERIES["claim_due"].rows(connection, limit=limit))
 
 
-async def claim_waiting(connection: Connection, waits_on: bytes, limit: int) -> list[Claimed]:
-    """Up to `limit` events that wait for this, whenever they are due."""
+async def claim_waiting(
+    connection: Connection, waits_on: Sequence[bytes], limit: int
+) -> list[Claimed]:
+    """Up to `limit` events that wait for one of these, whenever they are due."""
     rows = await QUERIES["claim_waiting"].rows(connection, waits_on=waits_on, limit=limit)
     return _claimed(rows)
 

@@ -23,7 +23,7 @@ WITH claimed AS (
     DELETE FROM due
      WHERE id = ANY (ARRAY(
          SELECT id FROM due
-          WHERE waits_on = :waits_on
+          WHERE waits_on = ANY (:waits_on::bytea[])
           ORDER BY id
           LIMIT :limit
             FOR UPDATE SKIP LOCKED))

@@ -71,10 +71,8 @@ class Account:
 
     def process_options(self) -> dict[str, Any]:
         """Arguments for subprocess: this user, and nothing of our own surroundings."""
-        options: dict[str, Any] = {"env": _ENVIRONMENT, "cwd": "/", "umask": 0o077}
-        if _is_root():
-            options |= {"user": self.uid, "group": self.gid, "extra_groups": []}
-        return options
+        user = {"user": self.uid, "group": self.gid, "extra_groups": []} if _is_root() else {}
+        return {"env": _ENVIRONMENT, "cwd": "/", "umask": 0o077, **user}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,272 @@
+"""One call of `settle` in memory: what was loaded, what is decided, what is to be written."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final, assert_never
+
+import orjson
+from uuid_utils.compat import uuid7
+
+from paidonce.domain.decide import Arrived, Decision, State, apply, decide
+from paidonce.domain.email import email_key
+from paidonce.domain.events import (
+    Code,
+    EventId,
+    EventStatus,
+    Ignored,
+    Outcome,
+    PaymentId,
+    UserId,
+)
+from paidonce.domain.payments import Payment
+from paidonce.engine.items import Incoming, Item, Refused, Result, Revisit, Rules, Verdict, Waiting
+from paidonce.engine.names import waiting_digest, waits_for_email, waits_for_payment
+from paidonce.engine.retry import WAITS_FOR_OTHERS
+from paidonce.engine.rows import applied_message, event_row, finished_row
+from paidonce.errors import ConflictError, NotFoundError
+from paidonce.providers.contract import FINGERPRINT_VERSION
+from paidonce.store.settlement import Changes, KeyName, KnownKey, Loaded
+from paidonce.telemetry import logger
+
+log = logger(__name__)
+
+MAX_MESSAGE: Final = 500
+BUSY_DELAY: Final = timedelta(milliseconds=50)
+"""After how long an event whose row was locked is due again."""
+
+_HAPPY: Final = (EventStatus.PROCESSED, EventStatus.IGNORED, EventStatus.VALIDATED)
+"""The statuses whose trail can be read off the event's own columns."""
+
+
+class Batch:
+    """The working set of one call: what was loaded, what was decided, what is to be written."""
+
+    def __init__(self, rules: Rules, loaded: Loaded) -> None:
+        self._rules = rules
+        self._loaded = loaded
+        self._now: datetime = loaded.now
+        self._state = State(rules.plans, uuid7)
+        loaded.fill(self._state)
+        self._first_of_key: dict[KeyName, KnownKey] = dict(loaded.keys)
+        self._busy_keys: set[KeyName] = set()
+        self._changes = Changes()
+        self._payments: dict[PaymentId, Payment] = {}
+
+    def judge(self, item: Item) -> Verdict:
+        """What becomes of one item; what it changes is remembered for the ones that follow."""
+        match item:
+            case Incoming():
+                return self._judge_incoming(item)
+            case Refused():
+                return self._judge_refused(item)
+            case Waiting():
+                return self._judge_waiting(item)
+            case Revisit():
+                return self._judge_revisit(item)
+            case _:
+                assert_never(item)
+
+    def all_changes(self) -> Changes:
+        """Every row to be written, each once."""
+        changes, loaded = self._changes, self._loaded
+        for payment in self._payments.values():
+            if loaded.payments.get(payment.id) != payment:
+                changes.payments.append(payment)
+            for one in payment.ids:
+                if (payment.source_id, one) not in loaded.names:
+                    changes.ids.append((payment.source_id, one, payment.id))
+        before = set(loaded.subscriptions)
+        changes.subscriptions += set(self._state.subscriptions.values()) - before
+        return changes
+
+    def _judge_incoming(self, item: Incoming) -> Verdict:
+        name = (item.source.id, item.identity.digest)
+        known = self._first_of_key.get(name)
+        if known is not None:
+            return self._judge_repeated(item, known)
+        if name in self._busy_keys or (item.preset is None and self._is_busy(item)):
+            self._busy_keys.add(name)
+            return Verdict(item, Result.BUSY, None)
+        decision = self._decide(item)
+        attempts = 0 if decision.outcome.status is EventStatus.VALIDATED else 1
+        outcome = self._given_up(decision.outcome, attempts, item.delivery.received_at)
+        key = KnownKey(item.event_id, item.identity.fingerprint, FINGERPRINT_VERSION)
+        self._first_of_key[name] = key
+        self._changes.keys.append((name, key))
+        self._changes.events.append(event_row(item, outcome, attempts, self._now))
+        if outcome.status not in _HAPPY:
+            self._audit_attempt(item.event_id, outcome, attempts)
+        self._schedule(item, outcome, decision.payment, attempts)
+        return Verdict(item, _result(outcome), item.event_id, outcome, decision)
+
+    def _judge_repeated(self, item: Incoming, known: KnownKey) -> Verdict:
+        """Same key: the same meaning is a duplicate, another one contradicts the first."""
+        same_version = known.fingerprint_version == FINGERPRINT_VERSION
+        if not same_version or known.fingerprint == item.identity.fingerprint:
+            if (item.source.id, item.identity.digest) in self._loaded.keys:
+                self._changes.redelivered.append(known.event_id)
+            self._audit(known.event_id, "event_deduped", request_id=item.request.id)
+            return Verdict(item, Result.DUPLICATE, known.event_id)
+        message = f"contradicts event {known.event_id}, which has the same key"
+        outcome = Outcome(EventStatus.FAILED_FINAL, Code.PAYLOAD_CONFLICT, message)
+        row = event_row(item, outcome, 0, self._now, conflicts_with=known.event_id)
+        self._changes.events.append(row)
+        self._audit(known.event_id, "conflict_detected", False, evidence=str(item.event_id))
+        return Verdict(item, Result.CONFLICT, item.event_id, outcome)
+
+    def _judge_refused(self, item: Refused) -> Verdict:
+        message = str(item.refusal)[:MAX_MESSAGE]
+        outcome = Outcome(EventStatus.FAILED_FINAL, Code(item.refusal.code), message)
+        self._changes.events.append(event_row(item, outcome, 0, self._now))
+        return Verdict(item, Result.FAILED_FINAL, item.event_id, outcome)
+
+    def _judge_waiting(self, item: Waiting) -> Verdict:
+        if item.preset is None and self._is_busy(item):
+            soon = self._now + BUSY_DELAY
+            self._changes.due.append((soon, item.event_id, item.attempts, item.waits_on))
+            return Verdict(item, Result.BUSY, item.event_id)
+        decision = self._decide(item)
+        attempts = item.attempts + 1
+        outcome = self._given_up(decision.outcome, attempts, item.received_at)
+        self._changes.finished.append(finished_row(item.event_id, outcome, attempts, self._now))
+        if attempts > 1 or outcome.status not in _HAPPY:
+            self._audit_attempt(item.event_id, outcome, attempts)
+        self._schedule(item, outcome, decision.payment, attempts)
+        return Verdict(item, _result(outcome), item.event_id, outcome, decision)
+
+    def _judge_revisit(self, item: Revisit) -> Verdict:
+        if item.payment_id in self._loaded.busy_payments:
+            return Verdict(item, Result.BUSY, None)
+        payment = self._payments.get(item.payment_id) or self._loaded.payments.get(item.payment_id)
+        if payment is None:
+            raise NotFoundError(f"there is no payment {item.payment_id}")
+        linked = _with_user(payment, item.user_id or payment.user_id)
+        if self._has_busy_user(linked):
+            return Verdict(item, Result.BUSY, None)
+        source = self._rules.sources.get(payment.source_id)
+        by_email = source.link_by_email if source else False
+        decision = apply(self._state, linked, linked.facts.captured, by_email, self._now)
+        self._remember(_since(payment, decision))
+        return Verdict(item, _result(decision.outcome), None, decision.outcome, decision)
+
+    def _decide(self, item: Incoming | Waiting) -> Decision:
+        """What the event does. A fault of ours is that event's failure and nobody else's."""
+        if item.preset is not None:
+            return Decision(item.preset)
+        received_at = item.delivery.received_at if isinstance(item, Incoming) else item.received_at
+        arrived = Arrived(item.source.id, item.event, received_at, item.source.link_by_email)
+        try:
+            decision = decide(self._state, arrived, self._now)
+        except Exception:
+            log.exception("decide_failed", webhook_event_id=str(item.event_id))
+            fault = "deciding failed; the log has the details"
+            return Decision(Outcome(EventStatus.FAILED_RETRYABLE, Code.INTERNAL, fault))
+        self._remember(decision)
+        return decision
+
+    def _remember(self, decision: Decision) -> None:
+        self._state.remember(decision)
+        if decision.payment is None:
+            return
+        self._payments[decision.payment.id] = decision.payment
+        if decision.applies:
+            source = self._rules.sources.get(decision.payment.source_id)
+            name = source.name if source else None
+            message = applied_message(decision.payment, name, self._now)
+            self._changes.messages.append(message)
+            self._wake_siblings(decision)
+
+    def _wake_siblings(self, decision: Decision) -> None:
+        """Events of this payment may wait for what has now been found by other means."""
+        before, after = decision.payment_before, decision.payment
+        if before is None or after is None or before.review not in WAITS_FOR_OTHERS:
+            return
+        names = [waits_for_payment(after.id)]
+        if after.email is not None:
+            names.append(waits_for_email(email_key(after.email)))
+        self._changes.wakes += map(waiting_digest, names)
+
+    def _schedule(
+        self, item: Incoming | Waiting, outcome: Outcome, payment: Payment | None, attempts: int
+    ) -> None:
+        if outcome.status is EventStatus.VALIDATED:
+            self._changes.due.append((self._now, item.event_id, attempts, None))
+        elif outcome.status is EventStatus.FAILED_RETRYABLE and outcome.code is not None:
+            run_at = self._now + self._rules.retry.delay(outcome.code, attempts)
+            waits_on = _waits_on(outcome.code, payment)
+            self._changes.due.append((run_at, item.event_id, attempts, waits_on))
+            self._audit(item.event_id, "retry_scheduled", run_at=run_at.isoformat())
+
+    def _given_up(self, outcome: Outcome, attempts: int, received_at: datetime) -> Outcome:
+        """The outcome, or a dead letter when it is not worth another attempt."""
+        if outcome.status is not EventStatus.FAILED_RETRYABLE or outcome.code is None:
+            return outcome
+        if self._rules.retry.goes_on(outcome.code, attempts, self._now - received_at):
+            return outcome
+        return Outcome(EventStatus.DEAD_LETTER, outcome.code, outcome.message)
+
+    def _is_busy(self, item: Incoming | Waiting) -> bool:
+        if isinstance(item.event, Ignored):
+            return False
+        named = ((item.source.id, one) for one in item.event.ids)
+        if any(self._loaded.names.get(name) in self._loaded.busy_payments for name in named):
+            return True
+        payment = self._state.payment_known_as(item.source.id, item.event.ids)
+        return self._has_busy_user(payment, item.event.email)
+
+    def _has_busy_user(self, payment: Payment | None, email: str | None = None) -> bool:
+        if not self._loaded.busy_users:
+            return False
+        emails = {email, payment.email if payment else None} - {None}
+        users: set[UserId | None] = {self._state.users.get(email_key(str(one))) for one in emails}
+        users.add(payment.user_id if payment else None)
+        return not self._loaded.busy_users.isdisjoint(users - {None})
+
+    def _audit_attempt(self, event_id: EventId, outcome: Outcome, attempts: int) -> None:
+        failed = outcome.status not in _HAPPY
+        action = "processing_attempt_failed" if failed else "processing_succeeded"
+        self._audit(event_id, "processing_attempt_started", attempt=attempts)
+        self._audit(event_id, action, not failed, attempt=attempts, error_code=outcome.code)
+
+    def _audit(
+        self, event_id: EventId, action: str, success: bool = True, **details: object
+    ) -> None:
+        said = orjson.dumps(details).decode()
+        self._changes.audit.append((self._now, event_id, None, action, success, said))
+
+
+_RESULTS: Final = {
+    EventStatus.PROCESSED: Result.PROCESSED,
+    EventStatus.IGNORED: Result.IGNORED,
+    EventStatus.FAILED_FINAL: Result.FAILED_FINAL,
+    EventStatus.FAILED_RETRYABLE: Result.FAILED_RETRYABLE,
+    EventStatus.DEAD_LETTER: Result.DEAD_LETTER,
+    EventStatus.RECEIVED: Result.ACCEPTED,
+    EventStatus.VALIDATED: Result.ACCEPTED,
+}
+
+
+def _result(outcome: Outcome) -> Result:
+    if outcome.status is EventStatus.FAILED_RETRYABLE and outcome.code in WAITS_FOR_OTHERS:
+        return Result.UNLINKED
+    return _RESULTS[outcome.status]
+
+
+def _waits_on(code: Code, payment: Payment | None) -> bytes | None:
+    if payment is None:
+        return None
+    if code is Code.USER_MISSING and payment.email is not None:
+        return waiting_digest(waits_for_email(email_key(payment.email)))
+    if code is Code.UNLINKED_PAYMENT:
+        return waiting_digest(waits_for_payment(payment.id))
+    return None
+
+
+def _with_user(payment: Payment, user_id: UserId | None) -> Payment:
+    if payment.user_id is not None and payment.user_id != user_id:
+        raise ConflictError(f"payment {payment.id} belongs to user {payment.user_id} already")
+    return replace(payment, user_id=user_id)
+
+
+def _since(before: Payment, decision: Decision) -> Decision:
+    return replace(decision, payment_before=before)

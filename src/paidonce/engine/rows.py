@@ -1,0 +1,92 @@
+"""Rows that a batch writes, built from what was decided."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+import orjson
+from uuid_utils.compat import uuid7
+
+from paidonce.domain.events import EventId, EventStatus, Outcome
+from paidonce.domain.money import format_minor
+from paidonce.domain.payments import Payment
+from paidonce.engine.items import Incoming, Refused
+from paidonce.store.settlement import Row
+
+
+def event_row(
+    item: Incoming | Refused,
+    outcome: Outcome,
+    attempts: int,
+    now: datetime,
+    conflicts_with: EventId | None = None,
+) -> Row:
+    identity = item.identity if isinstance(item, Incoming) else None
+    is_final = outcome.status not in (
+        EventStatus.VALIDATED,
+        EventStatus.FAILED_RETRYABLE,
+    )
+    provider = item.source.provider
+    return (
+        item.event_id,
+        item.source.id,
+        outcome.status,
+        identity.key if identity else None,
+        identity.type if identity else None,
+        identity.event_id if identity else None,
+        identity.payment_id if identity else None,
+        identity.order if identity else None,
+        True if isinstance(item, Incoming) else item.signature_valid,
+        provider.signature_method,
+        False,
+        outcome.code,
+        outcome.message,
+        conflicts_with,
+        attempts,
+        item.delivery.received_at,
+        now if is_final else None,
+        identity.occurred_at if identity else None,
+        item.request.remote_address,
+        item.request.id,
+        _headers(item.delivery.headers.items(), provider.evidence_headers),
+        item.delivery.body,
+    )
+
+
+def _headers(headers: Iterable[tuple[str, str]], kept: frozenset[str]) -> str:
+    return orjson.dumps({name: value for name, value in headers if name in kept}).decode()
+
+
+def finished_row(event_id: EventId, outcome: Outcome, attempts: int, now: datetime) -> Row:
+    is_final = outcome.status not in (
+        EventStatus.VALIDATED,
+        EventStatus.FAILED_RETRYABLE,
+    )
+    processed_at = now if is_final else None
+    return (
+        event_id,
+        outcome.status,
+        outcome.code,
+        outcome.message,
+        attempts,
+        processed_at,
+    )
+
+
+def applied_message(payment: Payment, source: str | None, now: datetime) -> Row:
+    """What the outside is told, once, of a payment that was applied (FUL-6)."""
+    captured = payment.facts.captured
+    assert captured is not None
+    payload = {
+        "payment_id": str(payment.id),
+        "source": source,
+        "amount": format_minor(captured.amount_minor, captured.currency),
+        "currency": captured.currency,
+        "user_id": str(payment.user_id),
+        "plan_id": payment.plan_id,
+        "subscription_id": str(payment.subscription_id),
+        "period_start": payment.period_start,
+        "period_end": payment.period_end,
+    }
+    said = orjson.dumps(payload).decode()
+    version = payment.version + 1
+    return (uuid7(), "payment", payment.id, "payment.applied", version, said, now)
