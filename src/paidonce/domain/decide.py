@@ -26,7 +26,7 @@ from paidonce.domain.events import (
     UserId,
 )
 from paidonce.domain.money import Money, matches
-from paidonce.domain.payments import Facts, Payment, says_less, with_event
+from paidonce.domain.payments import Payment, first_heard, says_less, with_event
 from paidonce.domain.plans import Plan, PlanBook
 from paidonce.domain.subscriptions import Subscription, SubscriptionStatus, extended
 
@@ -53,8 +53,11 @@ class State:
 
     def payment_known_as(self, source_id: SourceId, ids: Iterable[ExternalId]) -> Payment | None:
         """The payment that the gateway knows by any of these ids."""
-        found = (self.payments.get((source_id, one)) for one in ids)
-        return next((payment for payment in found if payment is not None), None)
+        for one in ids:
+            payment = self.payments.get((source_id, one))
+            if payment is not None:
+                return payment
+        return None
 
     def remember(self, decision: "Decision") -> None:
         """Let the events that follow see what this one decided."""
@@ -98,22 +101,21 @@ def decide(state: State, arrived: Arrived, now: datetime) -> Decision:
     if isinstance(event, Ignored):
         return Decision(Outcome(EventStatus.IGNORED, event.code, event.reason))
     before = state.payment_known_as(arrived.source_id, event.ids)
-    known = before or _new_payment(state, arrived.source_id)
-    payment = with_event(known, event, arrived.received_at)
-    outcome = PROCESSED
-    if says_less(known.facts, event):
-        message = f"{event.says} says less than {known.facts.status}, which is known already"
-        outcome = Outcome(EventStatus.IGNORED, Code.OUT_OF_ORDER, message)
-    paid = event.amount if event.says is Says.PAID else None
-    decision = apply(state, payment, paid or payment.facts.captured, arrived.link_by_email, now)
-    if event.says is not Says.PAID:
-        # That the money still waits is no failure of an event that brought none.
-        decision = replace(decision, outcome=outcome)
-    return replace(decision, payment_before=before)
+    if before is None:
+        payment_id = PaymentId(state.new_id())
+        payment = first_heard(payment_id, arrived.source_id, event, arrived.received_at)
+    else:
+        payment = with_event(before, event, arrived.received_at)
+    if event.says is Says.PAID:
+        return apply(state, before, payment, event.amount, arrived.link_by_email, now)
+    decision = apply(state, before, payment, payment.facts.captured, arrived.link_by_email, now)
+    # That the money still waits is no failure of an event that brought none.
+    return replace(decision, outcome=_outcome_without_money(before, event))
 
 
 def apply(
     state: State,
+    before: Payment | None,
     payment: Payment,
     paid: Money | None,
     link_by_email: bool,
@@ -122,24 +124,29 @@ def apply(
     """Give what was paid for, if there is money, nobody got anything for it yet, and all agrees.
 
     `paid` is the amount to be priced: an event's own, so that a right amount is applied whatever
-    wrong one came before it, or else all that was captured.
+    wrong one came before it, or else all that was captured. `before` is the payment as it was.
     """
     plan = _plan_of(state, payment)
     if payment.applied_at is not None:
-        return _already_applied(payment, paid, plan)
+        return _already_applied(before, payment, paid, plan)
     if paid is None or not payment.holds_money:
-        return Decision(PROCESSED, payment=payment)
-    payment, unlinked = _linked(state, payment, link_by_email)
-    problem = _mispriced(payment, paid, plan) or unlinked
+        return Decision(PROCESSED, before, payment)
+    user_id = _owner(state, payment, link_by_email)
+    problem = _mispriced(payment, paid, plan)
+    if problem is None and user_id is None:
+        problem = _unlinked(payment, link_by_email)
     if problem is not None:
-        return _not_applied(payment, problem)
+        return _not_applied(before, payment, user_id, problem)
     assert plan is not None
-    assert payment.user_id is not None
-    return _extend(state, payment, plan, payment.user_id, now)
+    assert user_id is not None
+    return _extend(state, before, payment, plan, user_id, now)
 
 
-def _new_payment(state: State, source_id: SourceId) -> Payment:
-    return Payment(PaymentId(state.new_id()), source_id, ids=(), facts=Facts())
+def _outcome_without_money(before: Payment | None, event: PaymentEvent) -> Outcome:
+    if before is None or not says_less(before.facts, event):
+        return PROCESSED
+    message = f"{event.says} says less than {before.facts.status}, which is known already"
+    return Outcome(EventStatus.IGNORED, Code.OUT_OF_ORDER, message)
 
 
 def _plan_of(state: State, payment: Payment) -> Plan | None:
@@ -147,71 +154,82 @@ def _plan_of(state: State, payment: Payment) -> Plan | None:
     return state.plans.find(payment.plan_id, paid_at) if paid_at else None
 
 
-def _already_applied(payment: Payment, paid: Money | None, plan: Plan | None) -> Decision:
+def _already_applied(
+    before: Payment | None, payment: Payment, paid: Money | None, plan: Plan | None
+) -> Decision:
     """The effect stands. A sibling that names another sum is kept, and a person has to look."""
-    captured = payment.facts.captured
-    excess = _mispriced(payment, captured, plan) if captured and plan else None
-    payment = replace(payment, review=excess.code if excess else None)
+    payment = replace(payment, review=_excess(payment, plan))
     wrong = _mispriced(payment, paid, plan) if paid and plan else None
     if wrong is None:
-        return Decision(PROCESSED, payment=payment)
-    return Decision(Outcome(EventStatus.FAILED_FINAL, wrong.code, wrong.message), payment=payment)
+        return Decision(PROCESSED, before, payment)
+    outcome = Outcome(EventStatus.FAILED_FINAL, wrong.code, wrong.message)
+    return Decision(outcome, before, payment)
+
+
+def _excess(payment: Payment, plan: Plan | None) -> Code | None:
+    """Why a person should look at an applied payment: another sum was captured than its price."""
+    captured = payment.facts.captured
+    wrong = _mispriced(payment, captured, plan) if captured and plan else None
+    return wrong.code if wrong else None
 
 
 def _mispriced(payment: Payment, paid: Money, plan: Plan | None) -> _NotApplied | None:
     if plan is None:
         named = f"there is no plan {payment.plan_id!r}" if payment.plan_id else "no default plan"
         return _NotApplied(Code.PLAN_UNKNOWN, named, is_final=True)
+    if paid == plan.price or matches(paid, plan.price):
+        return None
     if paid.currency != plan.price.currency:
         message = f"paid {paid}, but plan {plan.id} is sold in {plan.price.currency}"
         return _NotApplied(Code.CURRENCY_MISMATCH, message, is_final=True)
-    if not matches(paid, plan.price):
-        message = f"paid {paid}, but plan {plan.id} costs {plan.price}"
-        return _NotApplied(Code.AMOUNT_MISMATCH, message, is_final=True)
-    return None
+    message = f"paid {paid}, but plan {plan.id} costs {plan.price}"
+    return _NotApplied(Code.AMOUNT_MISMATCH, message, is_final=True)
 
 
-def _linked(
-    state: State, payment: Payment, link_by_email: bool
-) -> tuple[Payment, _NotApplied | None]:
-    """The payment with its user, or what it waits for."""
-    if payment.user_id is not None:
-        return payment, None
+def _owner(state: State, payment: Payment, link_by_email: bool) -> UserId | None:
+    """Whose payment it is, if that is known."""
+    if payment.user_id is not None or payment.email is None or not link_by_email:
+        return payment.user_id
+    return state.users.get(email_key(payment.email))
+
+
+def _unlinked(payment: Payment, link_by_email: bool) -> _NotApplied:
     if payment.email is None or not link_by_email:
         message = "nothing says whose payment this is"
-        return payment, _NotApplied(Code.UNLINKED_PAYMENT, message, is_final=False)
-    user_id = state.users.get(email_key(payment.email))
-    if user_id is None:
-        message = "no user has this e-mail address yet"
-        return payment, _NotApplied(Code.USER_MISSING, message, is_final=False)
-    return replace(payment, user_id=user_id), None
+        return _NotApplied(Code.UNLINKED_PAYMENT, message, is_final=False)
+    message = "no user has this e-mail address yet"
+    return _NotApplied(Code.USER_MISSING, message, is_final=False)
 
 
-def _not_applied(payment: Payment, problem: _NotApplied) -> Decision:
+def _not_applied(
+    before: Payment | None, payment: Payment, user_id: UserId | None, problem: _NotApplied
+) -> Decision:
     status = EventStatus.FAILED_FINAL if problem.is_final else EventStatus.FAILED_RETRYABLE
     outcome = Outcome(status, problem.code, problem.message)
-    return Decision(outcome, payment=replace(payment, review=problem.code))
+    return Decision(outcome, before, replace(payment, user_id=user_id, review=problem.code))
 
 
-def _extend(state: State, payment: Payment, plan: Plan, user_id: UserId, now: datetime) -> Decision:
-    before = state.subscriptions.get((user_id, plan.product))
-    subscription = before or Subscription(
-        SubscriptionId(state.new_id()),
-        user_id,
-        plan.product,
-        SubscriptionStatus.INACTIVE,
-        None,
+def _extend(
+    state: State,
+    before: Payment | None,
+    payment: Payment,
+    plan: Plan,
+    user_id: UserId,
+    now: datetime,
+) -> Decision:
+    subscription_before = state.subscriptions.get((user_id, plan.product))
+    subscription = subscription_before or Subscription(
+        SubscriptionId(state.new_id()), user_id, plan.product, SubscriptionStatus.INACTIVE, None
     )
     longer, start = extended(subscription, plan, now)
-    captured = payment.facts.captured
-    excess = _mispriced(payment, captured, plan) if captured else None
     applied = replace(
         payment,
+        user_id=user_id,
         plan_id=plan.id,
         applied_at=now,
         subscription_id=longer.id,
         period_start=start,
         period_end=longer.current_period_end,
-        review=excess.code if excess else None,
+        review=_excess(payment, plan),
     )
-    return Decision(PROCESSED, None, applied, before, longer)
+    return Decision(PROCESSED, before, applied, subscription_before, longer)

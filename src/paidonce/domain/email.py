@@ -1,10 +1,13 @@
 """When two e-mail addresses are the same one."""
 
+import re
 import unicodedata
 from typing import Final
 
 MAX_EMAIL: Final = 254
 """The longest address that SMTP can carry."""
+
+_ADDRESS: Final = re.compile(r"\S+@[^\s@]+")
 
 
 def email_key(email: str) -> str:
@@ -12,14 +15,14 @@ def email_key(email: str) -> str:
 
     Lower case and not casefold: casefold would take straße@ and strasse@ for one address.
     """
+    if email.isascii():
+        return email.strip().lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", email.strip()).lower())
 
 
 def is_email(text: str) -> bool:
     """Whether the text can be an address at all: something, an @, something, no blanks."""
-    local, at, domain = text.rpartition("@")
-    printable = text.isprintable() and not any(letter.isspace() for letter in text)
-    return bool(local and at and domain) and printable and len(text) <= MAX_EMAIL
+    return len(text) <= MAX_EMAIL and text.isprintable() and bool(_ADDRESS.fullmatch(text))
 
 
 def masked(email: str) -> str:

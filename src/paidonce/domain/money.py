@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from typing import Final
 
 from paidonce.errors import InvalidMoneyError
@@ -42,8 +43,9 @@ class Money:
         return f"{format_minor(self.amount_minor, self.currency)} {self.currency}"
 
 
+@lru_cache(maxsize=4096)
 def money(amount: str | int | Decimal, currency: str) -> Money:
-    """Exact money from an amount in major units, such as "990.00".
+    """Exact money from an amount in major units, such as "990.00". Prices repeat: it is cached.
 
     Raises InvalidMoneyError when the currency is unknown, or when the amount is not a number, is
     negative, too large, or finer than the currency's smallest unit.

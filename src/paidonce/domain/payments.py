@@ -154,6 +154,20 @@ def says_less(known: Facts, event: PaymentEvent) -> bool:
     return _STEP_OF_EVENT.get(event.says, reached) < reached
 
 
+def first_heard(
+    payment_id: PaymentId, source_id: SourceId, event: PaymentEvent, received_at: datetime
+) -> Payment:
+    """A payment of which this event is the first word."""
+    return Payment(
+        id=payment_id,
+        source_id=source_id,
+        ids=event.ids,
+        facts=facts_of(event, received_at),
+        email=event.email,
+        plan_id=event.plan_id,
+    )
+
+
 def with_event(payment: Payment, event: PaymentEvent, received_at: datetime) -> Payment:
     """The payment after it has heard of the event."""
     return replace(

@@ -1,6 +1,6 @@
 """One current subscription per user and product, extended by each payment (FUL-1)."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
@@ -37,9 +37,12 @@ def extended(
 ) -> tuple[Subscription, datetime]:
     """The subscription one period longer, and when that period starts: never in the past."""
     start = max(subscription.current_period_end or now, now)
-    longer = replace(
-        subscription,
+    longer = Subscription(
+        id=subscription.id,
+        user_id=subscription.user_id,
+        product=subscription.product,
         status=SubscriptionStatus.ACTIVE,
         current_period_end=plan.extend(start),
+        version=subscription.version,
     )
     return longer, start

@@ -80,7 +80,7 @@ class Batch:
         return changes
 
     def _judge_incoming(self, item: Incoming) -> Verdict:
-        name = (item.source.id, item.identity.digest)
+        name = item.key
         known = self._first_of_key.get(name)
         if known is not None:
             return self._judge_repeated(item, known)
@@ -103,7 +103,7 @@ class Batch:
         """Same key: the same meaning is a duplicate, another one contradicts the first."""
         same_version = known.fingerprint_version == FINGERPRINT_VERSION
         if not same_version or known.fingerprint == item.identity.fingerprint:
-            if (item.source.id, item.identity.digest) in self._loaded.keys:
+            if item.key in self._loaded.keys:
                 self._changes.redelivered.append(known.event_id)
             self._audit(known.event_id, "event_deduped", request_id=item.request.id)
             return Verdict(item, Result.DUPLICATE, known.event_id)
@@ -145,8 +145,9 @@ class Batch:
             return Verdict(item, Result.BUSY, None)
         source = self._rules.sources.get(payment.source_id)
         by_email = source.link_by_email if source else False
-        decision = apply(self._state, linked, linked.facts.captured, by_email, self._now)
-        self._remember(_since(payment, decision))
+        captured = linked.facts.captured
+        decision = apply(self._state, payment, linked, captured, by_email, self._now)
+        self._remember(decision)
         return Verdict(item, _result(decision.outcome), None, decision.outcome, decision)
 
     def _decide(self, item: Incoming | Waiting) -> Decision:
@@ -206,7 +207,8 @@ class Batch:
         return Outcome(EventStatus.DEAD_LETTER, outcome.code, outcome.message)
 
     def _is_busy(self, item: Incoming | Waiting) -> bool:
-        if isinstance(item.event, Ignored):
+        loaded = self._loaded
+        if isinstance(item.event, Ignored) or not (loaded.busy_payments or loaded.busy_users):
             return False
         named = ((item.source.id, one) for one in item.event.ids)
         if any(self._loaded.names.get(name) in self._loaded.busy_payments for name in named):
@@ -266,7 +268,3 @@ def _with_user(payment: Payment, user_id: UserId | None) -> Payment:
     if payment.user_id is not None and payment.user_id != user_id:
         raise ConflictError(f"payment {payment.id} belongs to user {payment.user_id} already")
     return replace(payment, user_id=user_id)
-
-
-def _since(before: Payment, decision: Decision) -> Decision:
-    return replace(decision, payment_before=before)

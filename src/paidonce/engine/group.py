@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from paidonce.domain.events import DEFERRED, SourceId
+from paidonce.domain.events import DEFERRED
 from paidonce.engine.items import (
     Incoming,
     Refused,
@@ -23,6 +23,7 @@ from paidonce.engine.outcomes import report
 from paidonce.engine.transactions import Settler
 from paidonce.errors import DatabaseAwayError, IntakeFullError
 from paidonce.store.db import Database
+from paidonce.store.settlement import KeyName
 from paidonce.telemetry import logger
 
 log = logger(__name__)
@@ -45,10 +46,10 @@ class _Entry:
     since_s: float
 
     @property
-    def key(self) -> tuple[SourceId, bytes] | None:
+    def key(self) -> KeyName | None:
         if isinstance(self.item, Refused):
             return None
-        return self.item.source.id, self.item.identity.digest
+        return self.item.key
 
 
 class Group:
@@ -60,7 +61,7 @@ class Group:
         self._max_waiting = max_waiting
         self._waiting: deque[_Entry] = deque()
         self._in_hand = 0
-        self._keys_in_flight: set[tuple[SourceId, bytes]] = set()
+        self._keys_in_flight: set[KeyName] = set()
         self._arrived = asyncio.Event()
         self._emptied = asyncio.Event()
         self._flushers: list[asyncio.Task[None]] = []

@@ -17,7 +17,7 @@ from paidonce.errors import (
     IntakeFullError,
     RefusedError,
 )
-from paidonce.providers.contract import Delivery
+from paidonce.providers.contract import Delivery, key_digest
 
 MAX_EVIDENCE_PER_ADDRESS: Final = 60
 MAX_EVIDENCE: Final = 1_000
@@ -40,7 +40,7 @@ class Intake:
 
         Raises RefusedError (kept as evidence), IntakeFullError or DatabaseAwayError.
         """
-        telemetry.RECEIVED.labels(source.provider.name).inc()
+        telemetry.bound(telemetry.RECEIVED, source.provider.name).inc()
         delivery = Delivery(headers, body, datetime.now(UTC))
         event_id = EventId(uuid7())
         is_authentic = False
@@ -53,7 +53,8 @@ class Intake:
             refused = Refused(event_id, source, request, delivery, refusal, is_authentic)
             await self._keep(refused)
             raise
-        item = Incoming(event_id, source, request, delivery, identity, event, self._preset)
+        key = (source.id, key_digest(identity.key))
+        item = Incoming(event_id, source, request, delivery, identity, key, event, self._preset)
         return await self._group.submit(item)
 
     async def _keep(self, refused: Refused) -> None:

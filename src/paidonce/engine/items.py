@@ -19,6 +19,7 @@ from paidonce.domain.plans import PlanBook
 from paidonce.engine.retry import RetryPolicy
 from paidonce.errors import RefusedError
 from paidonce.providers.contract import Delivery, Identity, Provider
+from paidonce.store.settlement import KeyName
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Incoming:
     request: Request
     delivery: Delivery
     identity: Identity
+    key: KeyName
     event: PaymentEvent | Ignored
     preset: Outcome | None = None  # decided before settling: stored for later, or poisoned
 

@@ -35,17 +35,18 @@ def _count(verdicts: Iterable[Verdict], now: datetime) -> None:
             totals[counter, provider] += 1
         _time(verdict, item, provider, now)
     for (counter, provider), number in totals.items():
-        counter.labels(provider).inc(number)
+        telemetry.bound(counter, provider).inc(number)
 
 
 def _time(
     verdict: Verdict, item: Incoming | Refused | Waiting, provider: str, now: datetime
 ) -> None:
-    duration_ms = (time.monotonic() - item.request.started_s) * 1000
-    telemetry.DURATION.labels(provider).observe(duration_ms)
+    telemetry.bound_histogram(telemetry.DURATION, provider).observe(_duration_ms(item))
     if verdict.result in (Result.PROCESSED, Result.IGNORED):
         lag = now - _received_at(item)
-        telemetry.LAG.labels(provider).observe(max(lag.total_seconds(), 0) * 1000)
+        telemetry.bound_histogram(telemetry.LAG, provider).observe(
+            max(lag.total_seconds(), 0) * 1000
+        )
 
 
 _COUNTERS: Final[dict[Result, tuple[telemetry.PrometheusCounter, ...]]] = {
@@ -100,8 +101,8 @@ def _line(verdict: Verdict, item: Incoming | Waiting) -> OutcomeLine:
         source=item.source.name,
         result=verdict.result,
         signature_valid=True,
-        duration_ms=round((time.monotonic() - item.request.started_s) * 1000, 3),
-        webhook_event_id=str(verdict.event_id) if verdict.event_id else None,
+        duration_ms=_duration_ms(item),
+        webhook_event_id=verdict.event_id,
         external_event_id=identity.event_id,
         external_payment_id=identity.payment_id,
         event_key=f"{item.source.name}:{identity.key}",
@@ -111,7 +112,7 @@ def _line(verdict: Verdict, item: Incoming | Waiting) -> OutcomeLine:
         currency=identity.currency,
         order=identity.order,
         email=masked(email) if email else None,
-        user_id=str(after.user_id) if after and after.user_id else None,
+        user_id=after.user_id if after else None,
         payment_status_before=before.facts.status if before else None,
         payment_status_after=after.facts.status if after else None,
         subscription_end_before=period_before.current_period_end if period_before else None,
@@ -131,13 +132,36 @@ def _refused_line(verdict: Verdict, item: Refused) -> OutcomeLine:
         request_id=item.request.id,
         provider=item.source.provider.name,
         source=item.source.name,
-        result=verdict.result,
+        webhook_event_id=verdict.event_id,
+        external_event_id=None,
+        external_payment_id=None,
+        event_key=None,
+        event_type=None,
         signature_valid=item.signature_valid,
-        duration_ms=round((time.monotonic() - item.request.started_s) * 1000, 3),
-        webhook_event_id=str(verdict.event_id) if verdict.event_id else None,
+        incoming_status=None,
+        amount=None,
+        currency=None,
+        order=None,
+        email=None,
+        user_id=None,
+        result=verdict.result,
+        payment_status_before=None,
+        payment_status_after=None,
+        subscription_end_before=None,
+        subscription_end_after=None,
+        subscription_applied_before=None,
+        subscription_applied_after=None,
+        event_age_ms=None,
+        late_webhook=False,
         error_code=item.refusal.code,
         error_message=verdict.outcome.message if verdict.outcome else None,
+        reason=None,
+        duration_ms=_duration_ms(item),
     )
+
+
+def _duration_ms(item: Incoming | Refused | Waiting) -> float:
+    return round((time.monotonic() - item.request.started_s) * 1000, 3)
 
 
 def _age(item: Incoming | Waiting) -> timedelta | None:

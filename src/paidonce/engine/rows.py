@@ -77,16 +77,16 @@ def applied_message(payment: Payment, source: str | None, now: datetime) -> Row:
     captured = payment.facts.captured
     assert captured is not None
     payload = {
-        "payment_id": str(payment.id),
+        "payment_id": payment.id,
         "source": source,
         "amount": format_minor(captured.amount_minor, captured.currency),
         "currency": captured.currency,
-        "user_id": str(payment.user_id),
+        "user_id": payment.user_id,
         "plan_id": payment.plan_id,
-        "subscription_id": str(payment.subscription_id),
+        "subscription_id": payment.subscription_id,
         "period_start": payment.period_start,
         "period_end": payment.period_end,
     }
-    said = orjson.dumps(payload).decode()
+    said = orjson.dumps(payload, default=str).decode()
     version = payment.version + 1
     return (uuid7(), "payment", payment.id, "payment.applied", version, said, now)

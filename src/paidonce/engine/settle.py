@@ -63,7 +63,7 @@ def _wanted(items: Sequence[Item]) -> Wanted:
     for item in items:
         match item:
             case Incoming():
-                wanted.keys.add((item.source.id, item.identity.digest))
+                wanted.keys.add(item.key)
                 if item.preset is None:
                     _want_event(wanted, item.source, item.event)
             case Waiting():

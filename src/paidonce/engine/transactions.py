@@ -64,6 +64,7 @@ class Settler:
     async def _settle_halves(self, items: Sequence[Item], error: Exception) -> Settled:
         if len(items) == 1:
             return await self._settle_poisoned(items[0], error)
+        log.warning("batch_halved", items=len(items), exc_info=error)
         middle = len(items) // 2
         first = await self.settle(items[:middle])
         second = await self.settle(items[middle:])

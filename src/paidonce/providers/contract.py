@@ -10,6 +10,7 @@ from datetime import datetime
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, ClassVar, Final, Protocol
+from uuid import UUID
 
 from paidonce.domain.events import Ignored, PaymentEvent
 from paidonce.providers.json_strict import parse_object
@@ -50,11 +51,6 @@ class Identity:
     currency: str | None = None
     occurred_at: datetime | None = None
 
-    @property
-    def digest(self) -> bytes:
-        """The key as the database keeps it."""
-        return blake2b(self.key.encode(), digest_size=DIGEST_SIZE).digest()
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -89,11 +85,16 @@ class Provider(Protocol):
     def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
         """What the event says. Raises MalformedError."""
 
-    def acknowledge(self, status: str, event_id: str) -> tuple[str, bytes]:
+    def acknowledge(self, status: str, event_id: UUID) -> tuple[str, bytes]:
         """Content type and body of the answer to a delivery that was accepted."""
 
     def compose(self, sample: Sample) -> tuple[dict[str, str], bytes]:
         """Headers and body of an authentic delivery that says what the sample asks for."""
+
+
+def key_digest(key: str) -> bytes:
+    """An event's key as the database keeps it."""
+    return blake2b(key.encode(), digest_size=DIGEST_SIZE).digest()
 
 
 def fingerprint(*parts: object) -> bytes:

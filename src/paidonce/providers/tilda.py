@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, ClassVar, Final
+from uuid import UUID
 
 import orjson
 
@@ -100,11 +102,9 @@ class Tilda:
             occurred_at=_time(body, "paid_at"),
         )
 
-    def acknowledge(self, status: str, event_id: str) -> tuple[str, bytes]:
-        return "application/json", b'{"status":"%s","event_id":"%s"}' % (
-            status.encode(),
-            event_id.encode(),
-        )
+    def acknowledge(self, status: str, event_id: UUID) -> tuple[str, bytes]:
+        said = {"status": status, "event_id": event_id}
+        return "application/json", orjson.dumps(said, default=str)
 
     def compose(self, sample: Sample) -> tuple[dict[str, str], bytes]:
         said = {
@@ -133,10 +133,10 @@ def configure(secrets: Sequence[str], options: Mapping[str, Any], key: str) -> T
 def _text(body: Mapping[str, Any], name: str) -> str | None:
     """A text field; numbers are taken as text, an empty one as missing."""
     value = body.get(name)
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
     if value is None or value == "":
         return None
+    if type(value) is int:
+        value = str(value)
     if not isinstance(value, str):
         raise MalformedError(f"{name} is not text")
     if len(value) > MAX_EXTERNAL_ID:
@@ -151,6 +151,7 @@ def _amount(body: Mapping[str, Any]) -> str | int | Decimal | None:
     return None if value == "" else value
 
 
+@lru_cache(maxsize=4096)
 def _canonical(amount: str | int | Decimal | None) -> str | None:
     """One spelling for one amount: 990, 990.0 and "990.00" mean the same."""
     try:
@@ -181,6 +182,8 @@ def _time(body: Mapping[str, Any], name: str) -> datetime | None:
         return None
     try:
         time = datetime.fromisoformat(text)
-        return time.replace(tzinfo=time.tzinfo or UTC).astimezone(UTC)
+        if time.tzinfo is None:
+            return time.replace(tzinfo=UTC)
+        return time if time.tzinfo is UTC else time.astimezone(UTC)
     except (ValueError, OverflowError):
         raise MalformedError(f"{name} is not an ISO 8601 time") from None

@@ -32,7 +32,7 @@ SELECT id FROM payments
 SELECT e.id, s.name AS source, s.provider, e.key, e.type, e.status, e.error_code,
        e.error_message, e.external_payment_id, e.order_reference, e.attempts, e.received_at,
        e.processed_at, e.occurred_at, e.is_test, e.signature_valid, e.signature_method,
-       e.request_id, e.conflicts_with, host(e.remote_address) AS remote_address,
+       e.request_id, e.conflicts_with, e.remote_address,
        (SELECT min(d.run_at) FROM due AS d WHERE d.event_id = e.id) AS next_attempt_at
   FROM webhook_events AS e
   JOIN sources AS s ON s.id = e.source_id

@@ -171,7 +171,7 @@ new_events AS (
         :event_error_message::text[], :event_conflicts_with::uuid[],
         :event_attempts::smallint[], :event_received_at::timestamptz[],
         :event_processed_at::timestamptz[], :event_occurred_at::timestamptz[],
-        :event_remote_address::inet[], :event_request_id::text[], :event_headers::jsonb[],
+        :event_remote_address::text[], :event_request_id::text[], :event_headers::jsonb[],
         :event_raw_body::bytea[])
     RETURNING 1
 ),

@@ -6,6 +6,7 @@ the event has committed. The deadline for headers and body is kept by `connectio
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from itertools import count
 from typing import Any, Final
 
 from uuid_utils.compat import uuid7
@@ -25,6 +26,10 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 PREFIX: Final = "/webhooks/"
+
+_PROCESS: Final = uuid7().hex
+_NUMBERS: Final = count(1)
+"""Together a request's id: cheaper than random ones, and as unique."""
 
 _WORDS: Final = {
     Result.PROCESSED: "success",
@@ -61,7 +66,7 @@ class Edge:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        request_id = str(uuid7())
+        request_id = f"{_PROCESS}-{next(_NUMBERS)}"
         source = self._intake.sources.get(scope["path"].removeprefix(PREFIX))
         address = self._addresses.client(scope, headers)
         request = Request(request_id, address, started_s)
@@ -109,7 +114,8 @@ class Edge:
         if body is None:
             return self._too_large
         verdict = await self._intake.receive(source, headers, body, request)
-        return source.provider.acknowledge(_word(verdict), str(verdict.event_id))
+        assert verdict.event_id is not None
+        return source.provider.acknowledge(_word(verdict), verdict.event_id)
 
     async def _body(self, receive: Receive) -> bytes | None:
         """The whole body, or None when it is larger than it may be."""
@@ -144,7 +150,7 @@ async def _send(
         content_type, body = answer
         status, added = 200, {"content-type": content_type}
     provider = source.provider.name if source else "unknown"
-    telemetry.REQUESTS.labels(provider, status).inc()
+    telemetry.bound(telemetry.REQUESTS, provider, status).inc()
     headers = [(name.encode(), value.encode()) for name, value in added.items()]
     headers.append((b"content-length", str(len(body)).encode()))
     headers.append((b"x-request-id", request_id.encode()))

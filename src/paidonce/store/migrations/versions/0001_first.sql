@@ -48,7 +48,7 @@ CREATE TABLE webhook_events (
     received_at         timestamptz NOT NULL,
     processed_at        timestamptz,
     occurred_at         timestamptz,
-    remote_address      inet,
+    remote_address      text COLLATE "C",
     request_id          text COLLATE "C" NOT NULL,
     headers             jsonb NOT NULL,
     raw_body            bytea NOT NULL,
