@@ -388,5 +388,6 @@ def _named_causes(data_dir: Path) -> Iterator[None]:
     except (OSError, subprocess.SubprocessError) as error:
         raise EmbeddedDatabaseError(
             f"the embedded PostgreSQL cannot use {data_dir}: {error}. Remedy: choose a data "
-            "directory that Paidonce may write to, or give it a PostgreSQL of your own"
+            "directory that Paidonce may write to, run it as an ordinary user, or give it a "
+            "PostgreSQL of your own"
         ) from error
