@@ -33,7 +33,7 @@ def main() -> None:
     try:
         asyncio.run(run(options))
     except BenchmarkError as error:
-        sys.exit(f"benchmark: {error}")
+        sys.exit("\n".join([f"benchmark: {error}", *getattr(error, "__notes__", [])]))
     except asyncio.CancelledError:
         sys.exit("benchmark: stopped")
 

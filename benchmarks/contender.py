@@ -62,6 +62,11 @@ class Contender(ABC):
     name: str
     title: str
 
+    @property
+    def log_name(self) -> str:
+        """The file in the work directory that takes what it prints."""
+        return f"{self.name}.log"
+
     @abstractmethod
     async def prepare(self, url: str, *, users: int, work_dir: Path) -> None:
         """Make an empty database into one where every user has a subscription."""
@@ -147,8 +152,13 @@ async def _until_ready(process: asyncio.subprocess.Process, port: int, log: Path
             if await _is_ready(session, port):
                 return
             await asyncio.sleep(READY_INTERVAL_S)
-    tail = log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
-    raise BenchmarkError(f"the server did not become ready; the end of its output:\n{tail}")
+    raise BenchmarkError(f"the server did not become ready; the end of its output:\n{tail_of(log)}")
+
+
+def tail_of(log: Path) -> str:
+    """The end of a log, if there is one."""
+    content = log.read_bytes() if log.exists() else b""
+    return content[-LOG_TAIL_BYTES:].decode(errors="replace")
 
 
 async def _is_ready(session: aiohttp.ClientSession, port: int) -> bool:

@@ -87,7 +87,7 @@ class Peer(HttpContender):
             [sys.executable, "-m", "benchmarks.peer", *options],
             port=port,
             path="/webhooks/payments",
-            log=work_dir / "peer.log",
+            log=work_dir / self.log_name,
         )
 
 
@@ -127,7 +127,7 @@ class Paidonce(HttpContender):
             [self.program, "serve", f"--config={config}", f"--port={port}"],
             port=port,
             path="/webhooks/bench",
-            log=work_dir / "paidonce.log",
+            log=work_dir / self.log_name,
         )
 
     def write_config(self, url: str, work_dir: Path, *, port: int) -> Path:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.contender import BenchmarkError, Contender, Load
+from benchmarks.contender import BenchmarkError, Contender, Load, tail_of
 from benchmarks.databases import Databases
 from benchmarks.load import LoadResult
 from benchmarks.meter import Meter, Usage
@@ -92,7 +92,11 @@ async def measure(plan: Plan, trial: Trial, databases: Databases, work_dir: Path
         await wait_for_quiet(patience_s=plan.patience_s)
         result = await running.drive(plan.load(trial.connections), meter)
         applied = await contender.count_applied(url) - applied_before
-    check_honesty(trial, result, applied)
+    try:
+        check_honesty(trial, result, applied)
+    except BenchmarkError as error:
+        error.add_note(f"The end of its output:\n{tail_of(work_dir / contender.log_name)}")
+        raise
     await databases.drop(name)
     return Measurement(trial, figures_of(result, meter.usage()))
 
@@ -100,9 +104,9 @@ async def measure(plan: Plan, trial: Trial, databases: Databases, work_dir: Path
 def check_honesty(trial: Trial, result: LoadResult, applied: int) -> None:
     """Raise BenchmarkError unless every 200 is an applied payment, and every one has its 200.
 
-    A request whose answer was lost may have been applied or not.
+    A request whose answer was lost may have been applied or not. None at all is an error too.
     """
-    if not result.accepted <= applied <= result.accepted + result.lost:
+    if result.events == 0 or not result.accepted <= applied <= result.accepted + result.lost:
         raise BenchmarkError(
             f"{trial.contender.name} at {trial.connections} connections applied {applied} "
             f"payments, but answered {result.answers} and lost {result.lost}"

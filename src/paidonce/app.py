@@ -38,6 +38,7 @@ class App:
     """A service that runs: its verbs, and the ASGI application that answers."""
 
     operations: Operations
+    edge: Edge
     asgi: "Dispatcher"
 
 
@@ -95,7 +96,7 @@ async def running(settings: Settings) -> AsyncIterator[App]:
                 _in_background(Worker(database, rules).run()),
                 _in_background(Janitor(database).run()),
             ):
-                yield App(operations, Dispatcher(edge, api))
+                yield App(operations, edge, Dispatcher(edge, api))
         finally:
             await group.stop()
 

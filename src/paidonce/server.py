@@ -16,7 +16,7 @@ from paidonce.errors import ConfigurationError
 from paidonce.operations import Scope
 from paidonce.settings import ServerSettings, Settings
 from paidonce.telemetry import configure_logging
-from paidonce.web.connection import GuardedConnection
+from paidonce.web.connection import DeliveryConnection
 
 BACKLOG: Final = 1024
 PORTS_TO_TRY: Final = 100
@@ -32,11 +32,11 @@ async def serve(settings: Settings, is_demo: bool, tell: Callable[[str], None]) 
     try:
         async with running(settings) as app:
             await _prepare(app, settings, is_demo, listener, tell)
-            GuardedConnection.request_timeout_s = settings.server.request_timeout_s
+            connection = _connection(app, settings.server)
             server = uvicorn.Server(
                 uvicorn.Config(
                     app.asgi,
-                    http=GuardedConnection,
+                    http=connection,
                     ws="none",
                     lifespan="off",
                     log_config=None,
@@ -50,6 +50,12 @@ async def serve(settings: Settings, is_demo: bool, tell: Callable[[str], None]) 
             await server.serve(sockets=[listener])
     finally:
         listener.close()
+
+
+def _connection(app: App, server: ServerSettings) -> type[DeliveryConnection]:
+    """The class of connections that uvicorn makes."""
+    bound = {"edge": app.edge, "request_timeout_s": server.request_timeout_s}
+    return type("BoundConnection", (DeliveryConnection,), bound)
 
 
 def _collect_less_often() -> None:

@@ -20,7 +20,7 @@ import asyncpg
 import pytest
 
 from paidonce.errors import EmbeddedDatabaseError
-from paidonce.store import embedded_files
+from paidonce.store import embedded, embedded_files
 from paidonce.store.embedded import EmbeddedPostgres
 
 pytestmark = pytest.mark.skipif(
@@ -109,6 +109,22 @@ async def test_a_killed_postmaster_is_started_again_and_no_committed_row_is_lost
     assert await fetch(dsn, "SELECT count(*) FROM paid") == 1000
     assert await database.supervise_once() is False
     await database.stop()
+    assert await database.supervise_once() is False
+    assert not server_processes(data_dir)
+
+
+async def test_a_stop_while_the_supervisor_looks_is_final(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = EmbeddedPostgres(data_dir)
+    await database.start()
+
+    async def stop_meanwhile(_: str) -> embedded.Answer:
+        monkeypatch.undo()
+        await database.stop()
+        return embedded.Answer.NOBODY
+
+    monkeypatch.setattr(embedded, "_ask", stop_meanwhile)
     assert await database.supervise_once() is False
     assert not server_processes(data_dir)
 

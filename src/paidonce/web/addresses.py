@@ -1,8 +1,7 @@
 """Who is calling: only a trusted proxy's word counts for another address than the socket's."""
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Any
 
 from paidonce.errors import ConfigurationError
 
@@ -22,9 +21,8 @@ class Addresses:
             if networks
         }
 
-    def client(self, scope: MutableMapping[str, Any], headers: Mapping[str, str]) -> str | None:
+    def client(self, peer: str | None, headers: Mapping[str, str]) -> str | None:
         """The nearest address that is not a trusted proxy's."""
-        peer: str | None = scope["client"][0] if scope.get("client") else None
         if peer is None or not self._trusted or not _within(peer, self._trusted):
             return peer
         forwarded = headers.get("x-forwarded-for", "")
@@ -36,10 +34,13 @@ class Addresses:
                 break
         return peer
 
-    def may_deliver(self, source: str, address: str | None) -> bool:
-        """Whether the source's allow-list, if it has one, holds the address."""
+    def may_deliver(self, source: str, peer: str | None, headers: Mapping[str, str]) -> bool:
+        """Whether the source's allow-list, if it has one, holds the client's address."""
         allowed = self._allowed.get(source)
-        return allowed is None or (address is not None and _within(address, allowed))
+        if allowed is None:
+            return True
+        address = self.client(peer, headers)
+        return address is not None and _within(address, allowed)
 
 
 def _networks(texts: Sequence[str], key: str) -> tuple[Network, ...]:

@@ -1,28 +1,39 @@
-"""A connection with an absolute deadline for each request's headers and body (SEC-8).
+"""The server's own connections: uvicorn's, with two things done one level below ASGI.
 
-uvicorn calls an application only when the headers are whole and keeps no deadline for what a
-client sends slowly, so this is done one level below, in its protocol.
+*Deadlines.* uvicorn calls an application only when the headers are whole, and keeps no deadline for
+what a client sends slowly. Here each request has one, from its first byte to its last (SEC-8), and
+its headers have a size.
+
+*Deliveries.* A POST to /webhooks/ is answered without an ASGI cycle, which costs several times what
+reading and writing it costs. Everything else is uvicorn's.
 """
 
-from asyncio import TimerHandle
-from typing import Any, ClassVar, Final
+from asyncio import Task, TimerHandle
+from http import HTTPStatus
+from typing import Any, Final
 
 from uuid_utils.compat import uuid7
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from paidonce import telemetry
+from paidonce.web.edge import PREFIX, Answer, Call, Edge
 from paidonce.web.problems import Problem
 
 MAX_HEADER_BYTES: Final = 64 * 1024
+MAX_PIPELINED: Final = 16
 
+_DELIVERIES: Final = PREFIX.encode()
 _TOO_SLOW: Final = Problem(408, "TOO_SLOW", "The request did not arrive in time.")
 _HEADERS_TOO_LARGE: Final = Problem(431, "HEADERS_TOO_LARGE", "The headers are too large.")
+_STATUS_LINES: Final = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
+}
 
 
 class GuardedConnection(HttpToolsProtocol):
     """uvicorn's connection, closed when a request takes too long or its headers too much."""
 
-    request_timeout_s: ClassVar[float] = 10.0
+    request_timeout_s: float = 10.0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -54,6 +65,11 @@ class GuardedConnection(HttpToolsProtocol):
         self._stop_clock()
         super().on_message_complete()
 
+    def is_answering(self) -> bool:
+        """Whether an answer has begun that another one must not cut into."""
+        cycle = self.cycle
+        return cycle is not None and cycle.response_started and not cycle.response_complete
+
     def _start_clock(self) -> None:
         self._stop_clock()
         self._deadline = self.loop.call_later(self.request_timeout_s, self._refuse, _TOO_SLOW)
@@ -73,14 +89,131 @@ class GuardedConnection(HttpToolsProtocol):
         self._stop_clock()
         if self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            telemetry.REQUESTS.labels("unknown", problem.status).inc()
-            self.transport.write(_raw(problem))
+        if not self.is_answering():
+            telemetry.bound(telemetry.REQUESTS, "unknown", problem.status).inc()
+            body = problem.body(str(uuid7()))
+            answer = Answer(problem.status, problem.headers(), body)
+            self.transport.write(_raw(answer, keep_alive=False))
         self.transport.close()
 
 
-def _raw(problem: Problem) -> bytes:
-    body = problem.body(str(uuid7()))
-    head = f"HTTP/1.1 {problem.status} Refused\r\nconnection: close\r\n"
-    head += f"content-type: application/problem+json\r\ncontent-length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+class DeliveryConnection(GuardedConnection):
+    """A connection that hands deliveries to the edge itself."""
+
+    edge: Edge
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._call: Call | None = None  # the delivery whose body is being read
+        self._body = b""
+        self._is_refused = False  # what still comes of this request is passed over
+        self._is_last = False  # the connection closes after what is being answered
+        self._answers: list[Task[None]] = []  # under way, in the order of their requests
+
+    def on_message_begin(self) -> None:
+        self._call, self._body = None, b""
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        if self._is_for_uvicorn():
+            super().on_headers_complete()
+        elif self.url.startswith(_DELIVERIES) and self.parser.get_method() == b"POST":
+            self._begin_delivery()
+        else:
+            # uvicorn would answer it before the deliveries that came first: let it come again.
+            self._is_refused = self._is_last = True
+
+    def on_body(self, body: bytes) -> None:
+        if self._call is not None:
+            self._body += body
+            if len(self._body) > self.edge.max_body_bytes:
+                self._refuse_delivery(self.edge.too_large(self._call))
+        elif not self._is_refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self._call is not None:
+            self._stop_clock()
+            self._answer_later(self._call, self._body)
+        elif not self._is_refused:
+            super().on_message_complete()
+        elif not self._answers:
+            self.transport.close()
+
+    def shutdown(self) -> None:
+        """A graceful stop: what was accepted is answered first."""
+        self._is_last = True
+        if not self._answers:
+            super().shutdown()
+
+    def is_answering(self) -> bool:
+        return self._is_refused or bool(self._answers) or super().is_answering()
+
+    def _is_for_uvicorn(self) -> bool:
+        """Not a delivery, or one that came while uvicorn has still something to answer."""
+        is_busy = self.cycle is not None and not self.cycle.response_complete
+        is_delivery = self.url.startswith(_DELIVERIES) and self.parser.get_method() == b"POST"
+        return is_busy or not (is_delivery or self._answers)
+
+    def _begin_delivery(self) -> None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
+        path = self.url.partition(b"?")[0].decode("latin-1")
+        call = Call("POST", path, headers, self.client[0] if self.client else None)
+        refusal = self.edge.objection(call)
+        if refusal is not None:
+            self._refuse_delivery(refusal)
+            return
+        if self.expect_100_continue:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._call = call
+
+    def _refuse_delivery(self, refusal: Answer) -> None:
+        """Answer at once, and pass over the rest of the body: closing now could lose the answer."""
+        self._call, self._body = None, b""
+        self._is_refused = self._is_last = True
+        if not self._answers:
+            self.transport.write(_raw(refusal, keep_alive=False))
+
+    def _answer_later(self, call: Call, body: bytes) -> None:
+        before = self._answers[-1] if self._answers else None
+        keep_alive = self.parser.should_keep_alive()
+        task = self.loop.create_task(self._answer(call, body, keep_alive, before))
+        self._answers.append(task)
+        self.tasks.add(task)
+        task.add_done_callback(self._on_answered)
+        if len(self._answers) >= MAX_PIPELINED:
+            self.flow.pause_reading()
+
+    async def _answer(
+        self, call: Call, body: bytes, keep_alive: bool, before: Task[None] | None
+    ) -> None:
+        answer = await self.edge.answer(call, body)
+        if before is not None:
+            await before
+        await self.flow.drain()
+        if self.transport.is_closing():
+            return
+        is_kept = keep_alive and not self._is_last
+        self.transport.write(_raw(answer, is_kept))
+        if not is_kept:
+            self.transport.close()
+
+    def _on_answered(self, task: Task[None]) -> None:
+        self._answers.remove(task)
+        self.tasks.discard(task)
+        self.server_state.total_requests += 1
+        if self._answers or self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
+
+
+def _raw(answer: Answer, keep_alive: bool) -> bytes:
+    lines = [f"{name}: {value}\r\n" for name, value in answer.headers.items()]
+    if not keep_alive:
+        lines.append("connection: close\r\n")
+    lines.append(f"content-length: {len(answer.body)}\r\n\r\n")
+    return (_STATUS_LINES[answer.status] + "".join(lines)).encode("latin-1") + answer.body

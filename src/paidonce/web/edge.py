@@ -1,11 +1,13 @@
-"""The hot path: POST /webhooks/{source} as a small raw ASGI application.
+"""The hot path: what is answered to POST /webhooks/{source}.
 
-Reads the body under a cap, hands it to the intake, and answers when the transaction that holds
-the event has committed. The deadline for headers and body is kept by `connection.py`.
+A delivery is looked at before its body is read (`objection`), and answered when the transaction
+that holds its event has committed (`answer`). Bytes come either from the server's own connection
+(`connection.py`, where they cost least) or through ASGI, for those who mount Paidonce elsewhere.
 """
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
 
@@ -13,7 +15,7 @@ from uuid_utils.compat import uuid7
 
 from paidonce import telemetry
 from paidonce.engine.intake import Intake
-from paidonce.engine.items import Request, Result, Source, Verdict
+from paidonce.engine.items import Request, Result, Source
 from paidonce.errors import PaidonceError
 from paidonce.telemetry import logger
 from paidonce.web.addresses import Addresses
@@ -46,8 +48,25 @@ _WRONG_TYPE: Final = Problem(415, "UNSUPPORTED_MEDIA_TYPE", "This source does no
 _ENCODED: Final = Problem(415, "UNSUPPORTED_MEDIA_TYPE", "Encoded bodies are not accepted.")
 
 
-class _ClientGoneError(Exception):
-    """The client closed the connection before its body was whole."""
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is sent back."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(slots=True)
+class Call:
+    """A request as far as its headers: header names in lower case."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    peer: str | None
+    started_s: float = field(default_factory=time.monotonic)
+    id: str = field(default_factory=lambda: f"{_PROCESS}-{next(_NUMBERS)}")
 
 
 class Edge:
@@ -56,103 +75,101 @@ class Edge:
     def __init__(self, intake: Intake, addresses: Addresses, max_body_bytes: int) -> None:
         self._intake = intake
         self._addresses = addresses
-        self._max_body_bytes = max_body_bytes
+        self.max_body_bytes = max_body_bytes
         self._too_large = Problem(
             413, "TOO_LARGE", f"A delivery may have {max_body_bytes} bytes at most."
         )
 
+    def objection(self, call: Call) -> Answer | None:
+        """Why the request is refused before its body is read, if it is."""
+        source = self._source(call)
+        problem = self._problem(call, source)
+        return None if problem is None else self._refusal(call, problem)
+
+    def too_large(self, call: Call) -> Answer:
+        """The answer to a body that is larger than it may be."""
+        return self._refusal(call, self._too_large)
+
+    async def answer(self, call: Call, body: bytes) -> Answer:
+        """The answer to a delivery, after the commit. Never raises."""
+        source = self._source(call)
+        assert source is not None
+        address = self._addresses.client(call.peer, call.headers)
+        request = Request(call.id, address, call.started_s)
+        try:
+            verdict = await self._intake.receive(source, call.headers, body, request)
+        except PaidonceError as error:
+            return self._refusal(call, problem_of(error))
+        except Exception:
+            log.exception("edge_failed", request_id=call.id)
+            return self._refusal(call, INTERNAL)
+        assert verdict.event_id is not None
+        word = _WORDS.get(verdict.result, "accepted")
+        content_type, text = source.provider.acknowledge(word, verdict.event_id)
+        return self._counted(source, Answer(200, _headers(call, content_type), text))
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started_s = time.monotonic()
+        """The same, for any ASGI server."""
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        request_id = f"{_PROCESS}-{next(_NUMBERS)}"
-        source = self._intake.sources.get(scope["path"].removeprefix(PREFIX))
-        address = self._addresses.client(scope, headers)
-        request = Request(request_id, address, started_s)
-        try:
-            problem = self._objection(scope, source, headers, address)
-            if problem is None and source is not None:
-                answer = await self._accept(source, headers, receive, request)
-            else:
-                answer = problem or _NO_SOURCE
-        except _ClientGoneError:
-            return
-        except PaidonceError as error:
-            answer = problem_of(error)
-        except Exception:
-            log.exception("edge_failed", request_id=request_id)
-            answer = INTERNAL
-        await _send(send, answer, request_id, source)
+        peer = scope["client"][0] if scope.get("client") else None
+        call = Call(scope["method"], scope["path"], headers, peer)
+        answer = self.objection(call)
+        if answer is None:
+            body = await self._body(receive)
+            if body is None:
+                return
+            is_whole = len(body) <= self.max_body_bytes
+            answer = await self.answer(call, body) if is_whole else self.too_large(call)
+        named = [*answer.headers.items(), ("content-length", str(len(answer.body)))]
+        pairs = [(name.encode(), value.encode()) for name, value in named]
+        await send({"type": "http.response.start", "status": answer.status, "headers": pairs})
+        await send({"type": "http.response.body", "body": answer.body})
 
-    def _objection(
-        self, scope: Scope, source: Source | None, headers: Mapping[str, str], address: str | None
-    ) -> Problem | None:
-        """Why the request is refused before its body is read, if it is."""
+    async def _body(self, receive: Receive) -> bytes | None:
+        """The body up to just over the cap, or None when the client has gone."""
+        body = b""
+        while len(body) <= self.max_body_bytes:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            body += message.get("body", b"")
+            if not message.get("more_body", False):
+                break
+        return body
+
+    def _source(self, call: Call) -> Source | None:
+        return self._intake.sources.get(call.path.removeprefix(PREFIX))
+
+    def _problem(self, call: Call, source: Source | None) -> Problem | None:
         if source is None:
             return _NO_SOURCE
-        if scope["method"] != "POST":
+        if call.method != "POST":
             return _NOT_POST
-        if not self._addresses.may_deliver(source.name, address):
+        if not self._addresses.may_deliver(source.name, call.peer, call.headers):
             return _NOT_ALLOWED
-        if headers.get("content-encoding", "identity") != "identity":
+        if call.headers.get("content-encoding", "identity") != "identity":
             return _ENCODED
-        content_type = headers.get("content-type")
-        if content_type is not None:
+        content_type = call.headers.get("content-type")
+        if content_type is not None and content_type not in source.provider.content_types:
             essence = content_type.partition(";")[0].strip().lower()
             if essence not in source.provider.content_types:
                 return _WRONG_TYPE
-        length = headers.get("content-length", "0")
-        if length.isdecimal() and int(length) > self._max_body_bytes:
-            return self._too_large
-        return None
+        length = call.headers.get("content-length", "0")
+        return self._too_large if len(length) > 18 or int(length) > self.max_body_bytes else None
 
-    async def _accept(
-        self, source: Source, headers: Mapping[str, str], receive: Receive, request: Request
-    ) -> Problem | tuple[str, bytes]:
-        body = await self._body(receive)
-        if body is None:
-            return self._too_large
-        verdict = await self._intake.receive(source, headers, body, request)
-        assert verdict.event_id is not None
-        return source.provider.acknowledge(_word(verdict), verdict.event_id)
+    def _refusal(self, call: Call, problem: Problem) -> Answer:
+        headers = {**problem.headers(), "x-request-id": call.id}
+        return self._counted(
+            self._source(call), Answer(problem.status, headers, problem.body(call.id))
+        )
 
-    async def _body(self, receive: Receive) -> bytes | None:
-        """The whole body, or None when it is larger than it may be."""
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _ClientGoneError
-        body: bytes = message.get("body", b"")
-        if not message.get("more_body", False):
-            return body if len(body) <= self._max_body_bytes else None
-        parts, size = [body], len(body)
-        while message.get("more_body", False):
-            if size > self._max_body_bytes:
-                return None
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise _ClientGoneError
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-        return b"".join(parts) if size <= self._max_body_bytes else None
+    def _counted(self, source: Source | None, answer: Answer) -> Answer:
+        provider = source.provider.name if source else "unknown"
+        telemetry.bound(telemetry.REQUESTS, provider, answer.status).inc()
+        return answer
 
 
-def _word(verdict: Verdict) -> str:
-    return _WORDS.get(verdict.result, "accepted")
-
-
-async def _send(
-    send: Send, answer: Problem | tuple[str, bytes], request_id: str, source: Source | None
-) -> None:
-    if isinstance(answer, Problem):
-        status, body, added = answer.status, answer.body(request_id), answer.headers()
-    else:
-        content_type, body = answer
-        status, added = 200, {"content-type": content_type}
-    provider = source.provider.name if source else "unknown"
-    telemetry.bound(telemetry.REQUESTS, provider, status).inc()
-    headers = [(name.encode(), value.encode()) for name, value in added.items()]
-    headers.append((b"content-length", str(len(body)).encode()))
-    headers.append((b"x-request-id", request_id.encode()))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def _headers(call: Call, content_type: str) -> dict[str, str]:
+    return {"content-type": content_type, "x-request-id": call.id}

@@ -1,0 +1,79 @@
+"""Where providers come from: the registry, and other people's packages."""
+
+from pathlib import Path
+
+import pytest
+
+from paidonce.errors import ConfigurationError
+from paidonce.providers import configured_provider
+from paidonce.providers.tilda import Tilda
+from paidonce.settings import SourceSettings
+
+MODULE = """
+from dataclasses import dataclass
+
+@dataclass
+class Acme:
+    name = "acme"
+    secrets: tuple
+    options: dict
+    key: str
+
+def configure(secrets, options, key):
+    return Acme(tuple(secrets), dict(options), key)
+"""
+
+
+@pytest.fixture
+def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package of somebody else's that brings a provider, as pip would leave it."""
+    (tmp_path / "acme_paidonce.py").write_text(MODULE)
+    info = tmp_path / "acme_paidonce-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-paidonce\nVersion: 1.0\n")
+    points = "acme = acme_paidonce:configure\ntilda = acme_paidonce:configure\n"
+    (info / "entry_points.txt").write_text(f"[paidonce.providers]\n{points}")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_a_registered_provider_is_found() -> None:
+    """PRV-1"""
+    provider = configured_provider("shop", SourceSettings(provider="tilda", secrets=("secret",)))
+    assert isinstance(provider, Tilda)
+    assert provider.secrets == (b"secret",)
+
+
+@pytest.mark.usefixtures("_installed")
+def test_a_provider_of_another_package_is_found_by_its_entry_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PRV-1: and gets its secrets resolved, its own options and the key to name."""
+    monkeypatch.setenv("ACME_SECRET", "resolved")
+    source = SourceSettings.model_validate(
+        {"provider": "acme", "secrets": ["env:ACME_SECRET"], "region": "eu"}
+    )
+    provider = configured_provider("shop", source)
+    assert provider.name == "acme"
+    assert vars(provider) == {
+        "secrets": ("resolved",),
+        "options": {"region": "eu"},
+        "key": "sources.shop",
+    }
+
+
+@pytest.mark.usefixtures("_installed")
+def test_another_package_cannot_take_the_place_of_a_provider_of_ours() -> None:
+    """PRV-1"""
+    provider = configured_provider("shop", SourceSettings(provider="tilda", secrets=("secret",)))
+    assert isinstance(provider, Tilda)
+
+
+@pytest.mark.usefixtures("_installed")
+def test_an_unknown_provider_is_refused_with_those_that_are_known() -> None:
+    """USE-3"""
+    with pytest.raises(ConfigurationError) as caught:
+        configured_provider("shop", SourceSettings(provider="tida", secrets=("secret",)))
+    told = str(caught.value)
+    assert "sources.shop.provider" in told
+    assert "'tida'" in told
+    assert "acme, tilda" in told

@@ -1,0 +1,161 @@
+"""Batches made by hand: a gateway that says whatever a test wants, and the rules to settle it."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, Final
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from paidonce.domain.events import EventId, ExternalId, Ignored, Outcome, PaymentEvent, Says, UserId
+from paidonce.domain.money import Money
+from paidonce.domain.plans import Plan, plan_book
+from paidonce.engine.items import Incoming, Request, Rules, Source
+from paidonce.engine.retry import RetryPolicy
+from paidonce.providers.contract import Delivery, Identity, Sample, fingerprint, key_digest
+from paidonce.store import people
+from paidonce.store.db import Database
+from paidonce.store.queries import Connection
+from paidonce.store.schema import ensure_partitions, register_source
+
+PRICE: Final = "990.00"
+DAYS: Final = timedelta(days=30)
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A provider whose gateway signs nothing and says canonical events as JSON."""
+
+    name: ClassVar = "plain"
+    signature_method: ClassVar = "none"
+    content_types: ClassVar = frozenset({"application/json"})
+    evidence_headers: ClassVar = frozenset({"content-type"})
+    links_by_email: ClassVar = True
+
+    def verify(self, delivery: Delivery) -> None:
+        pass
+
+    def identify(self, delivery: Delivery) -> Identity:
+        said = json.loads(delivery.body)
+        ids = said["ids"]
+        meaning = fingerprint(said["says"], said.get("amount_minor"), said.get("currency"), *ids)
+        return Identity(said["key"], meaning, said["says"], said["key"], ids[0])
+
+    def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
+        said = json.loads(delivery.body)
+        amount = said.get("amount_minor")
+        return PaymentEvent(
+            says=Says(said["says"]),
+            ids=tuple(ExternalId("payment", one) for one in said["ids"]),
+            amount=None if amount is None else Money(amount, said["currency"]),
+            refund_id=said.get("refund_id"),
+            email=said.get("email"),
+            plan_id=said.get("plan_id"),
+        )
+
+    def acknowledge(self, status: str, event_id: UUID) -> tuple[str, bytes]:
+        return "text/plain", f"{status} {event_id}".encode()
+
+    def compose(self, sample: Sample) -> tuple[dict[str, str], bytes]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A database with partitions, a source and a plan, and how to fill it."""
+
+    database: Database
+    rules: Rules
+    source: Source
+
+    def paid(self, payment: str, **said: Any) -> Incoming:
+        """A paid event of the right amount, unless it says otherwise."""
+        usual: dict[str, Any] = {
+            "amount_minor": 99_000,
+            "currency": "RUB",
+            "email": f"{payment}@example.com",
+        }
+        return self.event(Says.PAID, payment, **(usual | said))
+
+    def event(
+        self,
+        says: Says,
+        *ids: str,
+        key: str | None = None,
+        preset: Outcome | None = None,
+        headers: Mapping[str, str] | None = None,
+        remote_address: str | None = None,
+        **said: Any,
+    ) -> Incoming:
+        """An event that has just arrived."""
+        body = {"says": says, "ids": ids, "key": key or f"{says}:{ids}", **said}
+        delivery = Delivery(headers or {}, json.dumps(body).encode(), datetime.now(UTC))
+        identity = self.source.provider.identify(delivery)
+        return Incoming(
+            event_id=EventId(uuid7()),
+            source=self.source,
+            request=Request("request", remote_address, time.monotonic()),
+            delivery=delivery,
+            identity=identity,
+            key=(self.source.id, key_digest(identity.key)),
+            event=self.source.provider.translate(delivery),
+            preset=preset,
+        )
+
+    async def user(self, email: str) -> UserId:
+        """A user, created without looking at what waits."""
+        async with self.database.transaction() as connection:
+            row, _ = await people.create_user(connection, uuid7(), email)
+        return UserId(row["id"])
+
+    async def rows(self, sql: str, *arguments: object) -> list[dict[str, Any]]:
+        """What the database says now."""
+        async with self.database.connection() as connection:
+            return [dict(row) for row in await connection.fetch(sql, *arguments)]
+
+    async def one(self, sql: str, *arguments: object) -> dict[str, Any]:
+        """The only row."""
+        (row,) = await self.rows(sql, *arguments)
+        return row
+
+    async def payment(self, external_id: str) -> dict[str, Any]:
+        """The payment that the gateway knows by this id."""
+        return await self.one(
+            "SELECT p.* FROM payments AS p JOIN payment_ids AS i ON i.payment_id = p.id"
+            " WHERE i.external_id = $1",
+            external_id,
+        )
+
+    async def event_row(self, item: Incoming) -> dict[str, Any]:
+        """What is kept of the delivery."""
+        return await self.one("SELECT * FROM webhook_events WHERE id = $1", item.event_id)
+
+    async def number(self, table: str) -> int:
+        """How many rows the table has."""
+        return int((await self.one(f"SELECT count(*) AS number FROM {table}"))["number"])
+
+
+async def stage(database: Database, retry: RetryPolicy | None = None) -> Stage:
+    """A stage on a migrated database."""
+    async with database.transaction() as connection:
+        await ensure_partitions(connection, datetime.now(UTC))
+        source_id = await register_source(connection, "plain", "plain")
+    source = Source(source_id, "plain", Plain(), link_by_email=True)
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+    plan = Plan("monthly", Money(99_000, "RUB"), "default", DAYS.days, 0, True, long_ago)
+    book = plan_book([plan], ["monthly"])
+    return Stage(database, Rules(book, {source_id: source}, retry or RetryPolicy()), source)
+
+
+async def somebody_waits(connection: Connection) -> None:
+    """Return when a session of this database waits for a lock that another one holds."""
+    for _ in range(2_000):
+        if await connection.fetchval(
+            "SELECT EXISTS (SELECT 1 FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)"
+            " WHERE NOT l.granted AND a.datname = current_database())"
+        ):
+            return
+    raise AssertionError("nobody waits")

@@ -1,0 +1,23 @@
+"""Databases that outlive a test, where making one for each would cost more than it proves."""
+
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import asyncpg
+import pytest_asyncio
+
+from paidonce.store.db import Database, open_database
+from tests.conftest import TEMPLATE
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def module_database(postgres: str) -> AsyncIterator[Database]:
+    """A migrated database for all tests of a module, which leave it as they found it."""
+    name = f"module_{uuid4().hex[:12]}"
+    admin = await asyncpg.connect(postgres)
+    await admin.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    opened = await open_database(postgres.replace("/paidonce?", f"/{name}?"))
+    yield opened
+    await opened.close()
+    await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    await admin.close()

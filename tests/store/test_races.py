@@ -1,0 +1,204 @@
+"""Two transactions at once: whoever is second starts again on what the first one left."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import pytest_asyncio
+from uuid_utils.compat import uuid7
+
+from paidonce.domain.events import Says
+from paidonce.engine.items import Incoming, Result
+from paidonce.engine.linking import Linker
+from paidonce.engine.names import waits_for_email
+from paidonce.engine.settle import settle
+from paidonce.engine.transactions import Settler
+from paidonce.store import people, settlement
+from paidonce.store.db import Database
+from tests.store.batches import DAYS, Stage, somebody_waits, stage
+
+INTERLEAVINGS = 40
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def shop(database: Database) -> Stage:
+    return await stage(database)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def settler(shop: Stage) -> AsyncIterator[Settler]:
+    made = Settler(shop.database, shop.rules)
+    yield made
+    await made.close()
+
+
+async def settled_after(
+    shop: Stage, settler: Settler, first: Incoming, second: Incoming
+) -> tuple[Result, Result]:
+    """`first` is settled and not committed yet when `second` meets what it wrote."""
+    async with shop.database.connection() as holder, shop.database.connection() as watcher:
+        transaction = holder.transaction()
+        await transaction.start()
+        (one,) = (await settle(holder, [first], shop.rules)).verdicts
+        task = asyncio.create_task(settler.settle([second]))
+        await somebody_waits(watcher)
+        await transaction.commit()
+        (other,) = (await task).verdicts
+    return one.result, other.result
+
+
+async def test_the_second_of_one_key_is_a_duplicate(shop: Stage, settler: Settler) -> None:
+    """INB-1 PAY-3: the database decides, not a look before the insert."""
+    await shop.user("p@example.com")
+    found = await settled_after(shop, settler, shop.paid("p"), shop.paid("p"))
+    assert found == (Result.PROCESSED, Result.DUPLICATE)
+    assert await shop.number("webhook_events") == await shop.number("outbox") == 1
+
+
+async def test_the_second_of_one_key_may_be_a_conflict(shop: Stage, settler: Settler) -> None:
+    """INB-2"""
+    first = shop.paid("p", key="evt")
+    second = shop.paid("p", key="evt", amount_minor=1)
+    found = await settled_after(shop, settler, first, second)
+    assert found == (Result.UNLINKED, Result.CONFLICT)
+
+
+async def test_a_new_payment_is_made_once(shop: Stage, settler: Settler) -> None:
+    """PAY-1 PAY-3: sibling events of a payment that neither knew."""
+    await shop.user("p@example.com")
+    first, second = shop.paid("p", key="evt-1"), shop.paid("p", key="evt-2")
+    found = await settled_after(shop, settler, first, second)
+    assert found == (Result.PROCESSED, Result.PROCESSED)
+    assert await shop.number("payments") == await shop.number("outbox") == 1
+    assert await shop.number("webhook_events") == 2
+
+
+async def test_a_new_subscription_is_made_once_and_extended_twice(
+    shop: Stage, settler: Settler
+) -> None:
+    """FUL-1 PAY-3: two payments of a user who had none."""
+    await shop.user("p@example.com")
+    second = shop.paid("p-2", email="p@example.com")
+    found = await settled_after(shop, settler, shop.paid("p"), second)
+    assert found == (Result.PROCESSED, Result.PROCESSED)
+    row = await shop.one("SELECT current_period_end, version FROM subscriptions")
+    starts = await shop.one("SELECT min(period_start) AS first FROM payments")
+    assert row["current_period_end"] == starts["first"] + 2 * DAYS
+    assert row["version"] == 2
+
+
+async def test_batches_that_name_the_same_things_in_other_orders_both_settle(
+    shop: Stage,
+) -> None:
+    """REC-3 PAY-3: deadlocks and lost races are run again."""
+    names = [f"p-{number}" for number in range(12)]
+    for name in names:
+        await shop.user(f"{name}@example.com")
+    settlers = [Settler(shop.database, shop.rules) for _ in range(4)]
+    batches = []
+    for number in range(len(settlers)):
+        order = names if number % 2 else names[::-1]
+        batches.append([shop.paid(name, key=f"evt-{name}-{number}") for name in order])
+    done = await asyncio.gather(
+        *(one.settle(batch) for one, batch in zip(settlers, batches, strict=True))
+    )
+    left = [verdict.item for settled in done for verdict in settled.verdicts if _is_busy(verdict)]
+    while left:
+        again = await settlers[0].settle(left)
+        left = [verdict.item for verdict in again.verdicts if _is_busy(verdict)]
+    await asyncio.gather(*(one.close() for one in settlers))
+    assert await shop.number("payments") == await shop.number("outbox") == len(names)
+    assert await shop.number("webhook_events") == len(names) * len(settlers)
+    versions = await shop.rows("SELECT version FROM subscriptions")
+    assert [row["version"] for row in versions] == [1] * len(names)
+
+
+def _is_busy(verdict: object) -> bool:
+    return getattr(verdict, "result", None) is Result.BUSY
+
+
+async def test_a_payment_sees_the_user_that_is_just_being_created(
+    shop: Stage, settler: Settler
+) -> None:
+    """PAY-5: the user is added and not committed yet when the payment looks for it."""
+    async with shop.database.connection() as holder, shop.database.connection() as watcher:
+        transaction = holder.transaction()
+        await transaction.start()
+        await settlement.announce_presence(holder, waits_for_email("p@example.com"))
+        await people.create_user(holder, uuid7(), "p@example.com")
+        task = asyncio.create_task(settler.settle([shop.paid("p")]))
+        await somebody_waits(watcher)
+        await transaction.commit()
+        (verdict,) = (await task).verdicts
+    assert verdict.result is Result.PROCESSED
+    assert (await shop.payment("p"))["applied_at"] is not None
+
+
+async def test_a_user_sees_the_payment_that_is_just_being_settled(shop: Stage) -> None:
+    """PAY-5: the payment found no user and is not committed yet when the user is created."""
+    await _created_while_settling(shop, shop.paid("p"))
+    assert (await shop.payment("p"))["applied_at"] is not None
+    assert (await shop.one("SELECT status FROM webhook_events"))["status"] == "PROCESSED"
+
+
+async def test_a_user_sees_the_payment_whose_address_came_with_an_earlier_event(
+    shop: Stage, settler: Settler
+) -> None:
+    """PAY-5: no gap either when the paid event itself carries no address."""
+    await settler.settle([shop.event(Says.PROCESSING, "p", email="p@example.com")])
+    await _created_while_settling(shop, shop.paid("p", email=None))
+    assert (await shop.payment("p"))["applied_at"] is not None
+
+
+async def _created_while_settling(shop: Stage, item: Incoming) -> None:
+    """The event is settled and not committed yet when somebody creates its user."""
+    linker = Linker(shop.database, shop.rules)
+    async with shop.database.connection() as holder, shop.database.connection() as watcher:
+        transaction = holder.transaction()
+        await transaction.start()
+        (verdict,) = (await settle(holder, [item], shop.rules)).verdicts
+        assert verdict.result is Result.UNLINKED
+        task = asyncio.create_task(linker.create_user("P@example.com"))
+        waits = asyncio.create_task(somebody_waits(watcher))
+        await asyncio.wait({task, waits}, return_when=asyncio.FIRST_COMPLETED)
+        await transaction.commit()
+        await task
+        await asyncio.gather(waits, return_exceptions=True)
+
+
+async def test_users_and_payments_that_come_together_never_miss_each_other(shop: Stage) -> None:
+    """PAY-5: whatever the interleaving."""
+    linker = Linker(shop.database, shop.rules)
+    settlers = [Settler(shop.database, shop.rules) for _ in range(2)]
+
+    async def meet(number: int) -> None:
+        email = f"p-{number}@example.com"
+        pay = settlers[number % 2].settle([shop.paid(f"p-{number}")])
+        both = [pay, linker.create_user(email)]
+        await asyncio.gather(*(both if number % 3 else both[::-1]))
+
+    for first in range(0, INTERLEAVINGS, 2):
+        await asyncio.gather(meet(first), meet(first + 1))
+    await asyncio.gather(*(one.close() for one in settlers))
+    missed = await shop.rows("SELECT email, review FROM payments WHERE applied_at IS NULL")
+    assert missed == []
+    assert await shop.number("outbox") == INTERLEAVINGS
+
+
+@pytest.mark.parametrize("dead", [False, True], ids=["waiting", "dead letter"])
+async def test_a_user_finds_what_was_paid_before(shop: Stage, settler: Settler, dead: bool) -> None:
+    """PAY-5: works from payments, so it outlives dead letters."""
+    item = shop.paid("p")
+    await settler.settle([item])
+    if dead:
+        async with shop.database.transaction() as connection:
+            await connection.execute("DELETE FROM due")
+            await connection.execute(
+                "UPDATE webhook_events SET status = 'DEAD_LETTER', processed_at = now()"
+            )
+    before = datetime.now(UTC) - timedelta(minutes=1)
+    await Linker(shop.database, shop.rules).create_user(" P@Example.com ")
+    payment = await shop.payment("p")
+    assert payment["applied_at"] > before
+    assert await shop.number("outbox") == 1

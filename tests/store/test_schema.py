@@ -1,0 +1,318 @@
+"""The schema asserts too: one computed status, and no row that contradicts itself."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from itertools import product
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+import pytest_asyncio
+from uuid_utils.compat import uuid7
+
+from paidonce.domain.events import WAITING, EventStatus
+from paidonce.domain.money import Money
+from paidonce.domain.payments import Facts, PaymentStatus
+from paidonce.store.db import Database
+from paidonce.store.queries import Connection
+from paidonce.store.schema import ensure_partitions
+
+NOW = datetime.now(UTC)
+DIGEST = b"d" * 16
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def connection(module_database: Database) -> AsyncIterator[Connection]:
+    """A connection in a transaction that is undone after the test."""
+    async with module_database.connection() as opened:
+        transaction = opened.transaction()
+        await transaction.start()
+        await ensure_partitions(opened, NOW)
+        yield opened
+        await transaction.rollback()
+
+
+async def insert(connection: Connection, table: str, row: dict[str, Any]) -> None:
+    columns, places = ", ".join(row), ", ".join(f"${number + 1}" for number in range(len(row)))
+    statement = f"INSERT INTO {table} ({columns}) VALUES ({places})"
+    async with connection.transaction():  # a savepoint: a refusal does not end the test
+        await connection.execute(statement, *row.values())
+
+
+async def test_the_computed_status_is_the_domains_for_all_facts(connection: Connection) -> None:
+    """PAY-2: the rule is written twice, and this holds the two together."""
+    expected: dict[UUID, PaymentStatus] = {}
+    rows = []
+    flags = (None, NOW)
+    for captured, total, by_ids in product((0, 1, 100), (0, 1, 99, 100, 101), (0, 1, 100)):
+        for paid, failed, voided, canceled, refunded, processing in product(*[flags] * 6):
+            facts = Facts(
+                captured=Money(captured, "RUB") if captured else None,
+                refund_total_minor=total,
+                refunds={"r": by_ids} if by_ids else {},
+                paid_at=paid,
+                failed_at=failed,
+                voided_at=voided,
+                canceled_at=canceled,
+                refunded_at=refunded,
+                processing_at=processing,
+            )
+            payment_id = uuid7()
+            expected[payment_id] = facts.status
+            currency = "RUB" if captured else None
+            sums = (captured, total, facts.refunded_minor)
+            times = (paid, failed, voided, canceled, refunded, processing)
+            rows.append((payment_id, 1, currency, *sums, *times, 1))
+    await connection.copy_records_to_table(
+        "payments",
+        records=rows,
+        columns=(
+            "id", "source_id", "currency", "captured_minor", "refund_total_minor",
+            "refunded_minor", "paid_at", "failed_at", "voided_at", "canceled_at", "refunded_at",
+            "processing_at", "version",
+        ),
+    )  # fmt: skip
+    found = {row["id"]: row["status"] for row in await connection.fetch("SELECT * FROM payments")}
+    assert found == expected
+    assert set(found.values()) == set(PaymentStatus)
+
+
+async def test_the_status_of_a_payment_cannot_be_set(connection: Connection) -> None:
+    """PAY-2: computed, never set."""
+    await insert(connection, "payments", PAYMENT)
+    with pytest.raises(asyncpg.GeneratedAlwaysError):
+        await connection.execute("UPDATE payments SET status = 'REFUNDED'")
+
+
+EVENT: dict[str, Any] = {
+    "id": uuid7(),
+    "source_id": 1,
+    "status": "PROCESSED",
+    "signature_valid": True,
+    "signature_method": "hmac",
+    "is_test": False,
+    "attempts": 1,
+    "received_at": NOW,
+    "processed_at": NOW,
+    "request_id": "r",
+    "headers": "{}",
+    "raw_body": b"",
+}
+PAYMENT: dict[str, Any] = {
+    "id": UUID(int=1),
+    "source_id": 1,
+    "currency": "RUB",
+    "captured_minor": 100,
+    "refund_total_minor": 0,
+    "refunded_minor": 0,
+    "version": 1,
+}
+USER: dict[str, Any] = {"id": UUID(int=5), "email": "A@b", "email_key": "a@b"}
+SUBSCRIPTION: dict[str, Any] = {
+    "id": UUID(int=2),
+    "user_id": USER["id"],
+    "product": "default",
+    "status": "ACTIVE",
+    "current_period_end": NOW,
+    "version": 1,
+}
+ORDER: dict[str, Any] = {
+    "id": UUID(int=3),
+    "reference": "o-1",
+    "kind": "order",
+    "status": "PENDING",
+    "amount_minor": 1,
+    "currency": "RUB",
+    "request_hash": b"",
+    "version": 1,
+}
+KEY: dict[str, Any] = {
+    "source_id": 1,
+    "digest": DIGEST,
+    "event_id": UUID(int=4),
+    "fingerprint": DIGEST,
+    "fingerprint_version": 1,
+}
+SOURCE: dict[str, Any] = {"name": "shop", "provider": "tilda"}
+PLAN: dict[str, Any] = {
+    "plan_id": "monthly",
+    "price_minor": 1,
+    "currency": "RUB",
+    "product": "default",
+    "days": 30,
+    "months": 0,
+    "is_default": True,
+}
+API_KEY: dict[str, Any] = {
+    "id": UUID(int=6),
+    "name": "n",
+    "hint": "po_",
+    "hash": b"h" * 32,
+    "scope": "read",
+}
+REFUND: dict[str, Any] = {
+    "source_id": 1,
+    "refund_id": "r-1",
+    "payment_id": UUID(int=1),
+    "amount_minor": 1,
+}
+RIGHT = {
+    "webhook_events": EVENT,
+    "payments": PAYMENT,
+    "subscriptions": SUBSCRIPTION,
+    "orders": ORDER,
+    "event_keys": KEY,
+    "sources": SOURCE,
+    "plan_versions": PLAN,
+    "api_keys": API_KEY,
+    "refunds": REFUND,
+}
+OTHER_ID = UUID(int=9)
+FAILED = {"status": "FAILED_FINAL", "error_code": "MALFORMED"}
+
+WRONG: list[tuple[str, str, dict[str, Any]]] = [
+    ("webhook_events", "webhook_events_status", {"status": "DONE", "processed_at": None}),
+    ("webhook_events", "webhook_events_final_is_processed", {"processed_at": None}),
+    ("webhook_events", "webhook_events_final_is_processed", {"status": "VALIDATED"}),
+    ("webhook_events", "webhook_events_final_is_processed", {"status": "RECEIVED"}),
+    ("webhook_events", "webhook_events_failure_has_code", {"status": "FAILED_FINAL"}),
+    ("webhook_events", "webhook_events_failure_has_code", {"status": "DEAD_LETTER"}),
+    (
+        "webhook_events",
+        "webhook_events_failure_has_code",
+        {"status": "FAILED_RETRYABLE", "processed_at": None},
+    ),
+    ("webhook_events", "webhook_events_failure_has_code", {"error_code": "INTERNAL"}),
+    ("webhook_events", "webhook_events_forged_is_final", {"signature_valid": False}),
+    ("webhook_events", "webhook_events_conflict", {**FAILED, "conflicts_with": OTHER_ID}),
+    ("webhook_events", "webhook_events_conflict", {**FAILED, "error_code": "PAYLOAD_CONFLICT"}),
+    ("webhook_events", "webhook_events_attempts", {"attempts": -1}),
+    ("payments", "payments_amounts", {"captured_minor": -1}),
+    ("payments", "payments_amounts", {"refund_total_minor": -1}),
+    ("payments", "payments_amounts", {"refund_total_minor": 2, "refunded_minor": 1}),
+    ("payments", "payments_amounts", {"reversed_minor": -1}),
+    ("payments", "payments_money_has_currency", {"currency": None}),
+    ("payments", "payments_applied_was_captured", {"captured_minor": 0, "applied_at": NOW}),
+    ("payments", "payments_period", {"applied_at": NOW, "subscription_id": OTHER_ID}),
+    ("payments", "payments_period", {"applied_at": NOW, "period_start": NOW}),
+    ("payments", "payments_period", {"applied_at": NOW, "period_end": NOW}),
+    (
+        "payments",
+        "payments_period",
+        {"subscription_id": OTHER_ID, "period_start": NOW, "period_end": NOW},
+    ),
+    ("payments", "payments_version", {"version": 0}),
+    ("subscriptions", "subscriptions_status", {"status": "PAUSED"}),
+    ("subscriptions", "subscriptions_active_ends", {"current_period_end": None}),
+    ("subscriptions", "subscriptions_version", {"version": 0}),
+    ("orders", "orders_kind", {"kind": "gift"}),
+    ("orders", "orders_status", {"status": "SHIPPED"}),
+    ("orders", "orders_paid_is_paid", {"status": "PAID"}),
+    ("orders", "orders_paid_is_paid", {"status": "PAID", "paid_at": NOW}),
+    ("orders", "orders_amount_minor_check", {"amount_minor": 0}),
+    ("orders", "orders_version", {"version": 0}),
+    ("event_keys", "event_keys_sizes", {"digest": b"short"}),
+    ("event_keys", "event_keys_sizes", {"fingerprint": b"f" * 17}),
+    ("sources", "sources_name", {"name": "health"}),
+    ("sources", "sources_name", {"name": "Shop"}),
+    ("sources", "sources_name", {"name": "a-b"}),
+    ("sources", "sources_name", {"name": "shop\n"}),
+    ("plan_versions", "plan_versions_lasts", {"days": 0}),
+    ("plan_versions", "plan_versions_price_minor_check", {"price_minor": 0}),
+    ("plan_versions", "plan_versions_days_check", {"days": -1, "months": 2}),
+    ("plan_versions", "plan_versions_months_check", {"months": -1}),
+    ("api_keys", "api_keys_scope", {"scope": "root"}),
+    ("api_keys", "api_keys_hash", {"hash": b"plain"}),
+    ("refunds", "refunds_amount_minor_check", {"amount_minor": -1}),
+]
+
+
+@pytest.mark.parametrize(
+    ("table", "constraint", "wrong"), WRONG, ids=[f"{name}-{row}" for _, name, row in WRONG]
+)
+async def test_a_row_that_contradicts_itself_is_refused(
+    connection: Connection, table: str, constraint: str, wrong: dict[str, Any]
+) -> None:
+    """INB-3 PAY-1 FUL-1: the same row is fine without what is wrong in it."""
+    await insert(connection, "users", USER)
+    with pytest.raises(asyncpg.CheckViolationError) as caught:
+        await insert(connection, table, RIGHT[table] | wrong)
+    assert caught.value.constraint_name == constraint
+    await insert(connection, table, RIGHT[table])
+
+
+async def test_every_check_of_the_schema_has_a_row_that_it_refuses(connection: Connection) -> None:
+    """INB-3: a constraint that nobody tries is a constraint that nobody knows to work."""
+    rows = await connection.fetch(
+        "SELECT DISTINCT conname FROM pg_constraint AS c JOIN pg_class AS t ON t.oid = conrelid"
+        " WHERE contype = 'c' AND t.relnamespace = 'public'::regnamespace AND NOT relispartition"
+    )
+    assert {row["conname"] for row in rows} == {name for _, name, _ in WRONG}
+
+
+@pytest.mark.parametrize(
+    ("table", "other"),
+    [
+        ("event_keys", {"event_id": OTHER_ID, "fingerprint": b"f" * 16}),
+        ("payment_ids", {"payment_id": OTHER_ID}),
+        ("refunds", {"payment_id": OTHER_ID, "amount_minor": 7}),
+        ("users", {"id": OTHER_ID, "email": "a@B"}),
+        ("subscriptions", {"id": OTHER_ID, "status": "INACTIVE"}),
+        ("orders", {"id": OTHER_ID, "amount_minor": 5}),
+        ("sources", {"provider": "stripe"}),
+        ("api_keys", {"id": OTHER_ID, "name": "other"}),
+    ],
+)
+async def test_what_must_be_unique_is_unique_by_constraint(
+    connection: Connection, table: str, other: dict[str, Any]
+) -> None:
+    """INB-1 PAY-1 PAY-6 FUL-1"""
+    identity = {"source_id": 1, "kind": "payment", "external_id": "p", "payment_id": UUID(int=1)}
+    right = {**RIGHT, "users": USER, "payment_ids": identity}[table]
+    if table != "users":
+        await insert(connection, "users", USER)
+    await insert(connection, table, right)
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await insert(connection, table, right | other)
+
+
+@pytest.mark.parametrize("source_id", [1, 2])
+async def test_a_key_is_unique_for_its_source_only(connection: Connection, source_id: int) -> None:
+    """INB-1: nothing of one source is mistaken for another's."""
+    await insert(connection, "event_keys", KEY)
+    if source_id == 2:
+        await insert(connection, "event_keys", KEY | {"source_id": 2})
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await insert(connection, "event_keys", KEY | {"source_id": source_id})
+
+
+@pytest.mark.parametrize("status", EventStatus)
+async def test_each_status_of_an_event_can_be_kept(
+    connection: Connection, status: EventStatus
+) -> None:
+    """INB-3"""
+    failed = status.startswith("FAILED") or status is EventStatus.DEAD_LETTER
+    row = {
+        "status": status,
+        "processed_at": None if status in WAITING else NOW,
+        "error_code": "INTERNAL" if failed else None,
+    }
+    await insert(connection, "webhook_events", EVENT | row)
+
+
+async def test_text_keys_compare_byte_by_byte(connection: Connection) -> None:
+    """DAT-1: no collation may take two ids of a gateway for one, or sort them anew."""
+    rows = await connection.fetch(
+        "SELECT table_name, column_name FROM information_schema.columns"
+        " WHERE table_schema = 'public' AND collation_name = 'C'"
+    )
+    found = {(row["table_name"], row["column_name"]) for row in rows}
+    for wanted in [
+        ("payment_ids", "external_id"),
+        ("refunds", "refund_id"),
+        ("users", "email_key"),
+        ("orders", "reference"),
+        ("webhook_events", "external_payment_id"),
+    ]:
+        assert wanted in found
