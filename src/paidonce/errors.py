@@ -6,7 +6,6 @@ PaidonceError
 ├── DatabaseUnfitError        the database answers but cannot be used: version, clock, schema
 ├── DatabaseAwayError         the database cannot be reached now: try again later
 ├── IntakeFullError           more deliveries wait than the intake may hold
-├── RacedError                another transaction was first: roll back and run again
 ├── RefusedError              a delivery is refused; `code` says why
 │   ├── InvalidSignatureError
 │   └── MalformedError
@@ -44,10 +43,6 @@ class DatabaseAwayError(PaidonceError):
 
 class IntakeFullError(PaidonceError):
     """More deliveries wait than the intake may hold; the sender should try again."""
-
-
-class RacedError(PaidonceError):
-    """Another transaction was first: roll back and run again on what it left."""
 
 
 class RefusedError(PaidonceError):

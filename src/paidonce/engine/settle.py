@@ -1,14 +1,17 @@
 """`settle` turns a batch of events into state. There is no other path by which money moves.
 
 Intake calls it with what just arrived, the worker with what is due again, an operator's request
-with what it touches. It runs in the caller's transaction and in four steps:
+with what it touches. It has four steps:
 
-1. what the events say is there already: providers translate before the transaction begins;
-2. *load*: one statement fetches and locks every row that the batch touches;
+1. what the events say is there already: providers translate before a transaction begins;
+2. *load*: one statement fetches every row that the batch touches;
 3. *decide*: each event in turn, in memory, without I/O (`batch.py`, and `domain/decide.py`);
 4. *write*: one statement for the rows that every batch has, a few more for the unusual ones.
 
-Then the caller commits.
+`settle` does this under row locks in the caller's transaction. `settle_at_once` does it without
+locks, for batches that are likely to have their rows to themselves: every row is written only if
+it is still as it was seen, and otherwise nothing is written at all. Usually that is two round
+trips, and the second one is the whole transaction.
 """
 
 from collections.abc import Sequence
@@ -36,13 +39,40 @@ from paidonce.store.settlement import Loaded, Wanted
 async def settle(connection: Connection, items: Sequence[Item], rules: Rules) -> Settled:
     """Settle the items in their order, in the transaction that is open on the connection.
 
-    Raises RacedError when another transaction was first: roll back and call again.
+    Fails with a serialization failure when another transaction was first: roll back, call again.
     """
     loaded = await _load(connection, items)
+    settled, changes = _decided(items, rules, loaded)
+    await settlement.write(connection, changes, loaded.now)
+    return settled
+
+
+async def settle_at_once(
+    connection: Connection, items: Sequence[Item], rules: Rules
+) -> Settled | None:
+    """Settle and commit without locks; None, and nothing done, when that would not be safe.
+
+    Fails with a serialization failure when another transaction was first.
+    """
+    wanted = _wanted(items)
+    loaded = await settlement.look(connection, wanted)
+    if wanted.emails - loaded.users.keys():
+        return None  # who waits for a user has to hold its lock: see _load
+    settled, changes = _decided(items, rules, loaded)
+    if changes.is_one_statement:
+        await settlement.write(connection, changes, loaded.now)
+    else:
+        async with connection.transaction():
+            await settlement.write(connection, changes, loaded.now)
+    return settled
+
+
+def _decided(
+    items: Sequence[Item], rules: Rules, loaded: Loaded
+) -> tuple[Settled, settlement.Changes]:
     batch = Batch(rules, loaded)
     verdicts = [batch.judge(item) for item in items]
-    await settlement.write(connection, batch.all_changes(), loaded.now)
-    return Settled(loaded.now, verdicts)
+    return Settled(loaded.now, verdicts), batch.all_changes()
 
 
 async def _load(connection: Connection, items: Sequence[Item]) -> Loaded:

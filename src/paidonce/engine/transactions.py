@@ -7,13 +7,14 @@ stored without its effect.
 
 import asyncio
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from paidonce.domain.events import Code, EventStatus, Outcome
 from paidonce.engine.items import Incoming, Item, Rules, Settled, Waiting
-from paidonce.engine.settle import settle
+from paidonce.engine.settle import settle, settle_at_once
 from paidonce.errors import DatabaseAwayError
 from paidonce.store.db import Database, Trouble, away, trouble
 from paidonce.store.queries import Connection
@@ -23,6 +24,8 @@ log = logger(__name__)
 
 MAX_RUNS: Final = 10
 RERUN_PAUSE_S: Final = 0.01
+CAREFUL_FOR_S: Final = 2.0
+"""For how long rows are locked first after somebody else was found to want the same ones."""
 
 
 class Settler:
@@ -32,6 +35,7 @@ class Settler:
         self._database = database
         self._rules = rules
         self._connection: Connection | None = None
+        self._careful_until_s = 0.0
 
     async def settle(self, items: Sequence[Item]) -> Settled:
         """Settle and commit. Raises DatabaseAwayError, and then it is not known what happened."""
@@ -44,6 +48,7 @@ class Settler:
                         await self.close()
                         raise away(error) from error
                     case Trouble.RERUN:
+                        self._careful_until_s = time.monotonic() + CAREFUL_FOR_S
                         await asyncio.sleep(RERUN_PAUSE_S * run * random.random())
                     case Trouble.POISON | None:
                         return await self._settle_halves(items, error)
@@ -58,6 +63,10 @@ class Settler:
     async def _settle_once(self, items: Sequence[Item]) -> Settled:
         if self._connection is None or self._connection.is_closed():
             self._connection = await self._database.dedicated()
+        if time.monotonic() >= self._careful_until_s:
+            settled = await settle_at_once(self._connection, items, self._rules)
+            if settled is not None:
+                return settled
         async with self._connection.transaction():
             return await settle(self._connection, items, self._rules)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import asyncpg
 
-from paidonce.errors import DatabaseAwayError, DatabaseUnfitError, RacedError
+from paidonce.errors import DatabaseAwayError, DatabaseUnfitError
 from paidonce.store.queries import Connection
 
 OLDEST_VERSION: Final = 15
@@ -28,6 +28,8 @@ _SESSION: Final = {
     "lock_timeout": "2s",
     "idle_in_transaction_session_timeout": "30s",
 }
+# Whoever settles at once must not be held up by a row that somebody else holds for long.
+_IMPATIENT: Final = {"lock_timeout": "100ms"}
 # A plan made while the tables were empty scans them, and is kept when they are not empty any more.
 # The hot statements find every row by an index, whatever the statistics say.
 _PINNED_PLANS: Final = {
@@ -53,8 +55,6 @@ _AWAY_CLASSES: Final = ("08", "53", "57")
 
 def trouble(error: BaseException) -> Trouble | None:
     """Sort a failure: the one place where transient and permanent are told apart."""
-    if isinstance(error, RacedError):
-        return Trouble.RERUN
     if isinstance(error, asyncpg.PostgresError):
         code = error.sqlstate or ""
         if code in _RERUN_CODES:
@@ -105,7 +105,7 @@ class Database:
                 command_timeout=COMMAND_TIMEOUT_S,
                 max_cached_statement_lifetime=0,
                 max_cacheable_statement_size=0,
-                server_settings={**_SESSION, **_PINNED_PLANS},
+                server_settings={**_SESSION, **_IMPATIENT, **_PINNED_PLANS},
             )
         except Exception as error:
             raise away(error) from error

@@ -29,6 +29,11 @@ class Query:
     sql: str
     parameters: tuple[str, ...]
 
+    def without(self, mark: str) -> "Query":
+        """The same query without the lines that end in this mark, written `-- mark`."""
+        kept = [line for line in self.sql.splitlines() if not line.endswith(f"-- {mark}")]
+        return Query(f"{self.name}_without_{mark}", "\n".join(kept), self.parameters)
+
     async def rows(self, connection: Connection, **values: object) -> Sequence[asyncpg.Record]:
         """All rows. A missing or surplus parameter is a KeyError or TypeError."""
         return await connection.fetch(self.sql, *self._arguments(values))

@@ -21,10 +21,10 @@ from paidonce.domain.events import (
 from paidonce.domain.money import Money
 from paidonce.domain.payments import Facts, Payment
 from paidonce.domain.subscriptions import Subscription, SubscriptionStatus
-from paidonce.errors import RacedError
-from paidonce.store.queries import Connection, load_queries
+from paidonce.store.queries import Connection, Query, load_queries
 
 QUERIES: Final = load_queries(__file__)
+_LOAD_WITHOUT_LOCKS: Final = QUERIES["load"].without("locks")
 
 KeyName = tuple[SourceId, bytes]
 """A source and the digest of an event's key."""
@@ -91,12 +91,27 @@ class Changes:
     redelivered: list[EventId] = field(default_factory=list)
     wakes: list[bytes] = field(default_factory=list)
 
+    @property
+    def is_one_statement(self) -> bool:
+        """Whether all of it is what most batches have, which is written in one go."""
+        unusual = (self.finished, self.due, self.audit, self.redelivered, self.wakes)
+        return not any(unusual) and not any(one.facts.refunds for one in self.payments)
+
 
 async def load(connection: Connection, wanted: Wanted) -> Loaded:
     """Fetch and lock every row that the batch touches, waiting for nobody."""
+    return await _load(connection, QUERIES["load"], wanted)
+
+
+async def look(connection: Connection, wanted: Wanted) -> Loaded:
+    """Fetch the same rows without locking any. `write` finds out if they have changed since."""
+    return await _load(connection, _LOAD_WITHOUT_LOCKS, wanted)
+
+
+async def _load(connection: Connection, query: Query, wanted: Wanted) -> Loaded:
     keys = sorted(wanted.keys)
     ids = sorted(wanted.ids)
-    row = await QUERIES["load"].row(
+    row = await query.row(
         connection,
         key_source_id=[source_id for source_id, _ in keys],
         key_digest=[digest for _, digest in keys],
@@ -122,7 +137,10 @@ async def announce_presence(connection: Connection, name: str) -> None:
 
 
 async def write(connection: Connection, changes: Changes, now: datetime) -> None:
-    """Write it all, each row once. Raises RacedError if another transaction was first."""
+    """Write it all, each row once.
+
+    Fails with a serialization failure if another transaction was first.
+    """
     await _write_common(connection, changes)
     await _write_unusual(connection, changes, now)
 
@@ -130,9 +148,15 @@ async def write(connection: Connection, changes: Changes, now: datetime) -> None
 async def _write_common(connection: Connection, changes: Changes) -> None:
     """What a batch of payments has, in one round trip."""
     new_payments = [payment for payment in changes.payments if payment.is_new]
-    old_payments = [payment for payment in changes.payments if not payment.is_new]
-    new_subscriptions = [one for one in changes.subscriptions if one.is_new]
-    old_subscriptions = [one for one in changes.subscriptions if not one.is_new]
+    old_payments = sorted(
+        (payment for payment in changes.payments if not payment.is_new), key=lambda one: one.id
+    )
+    new_subscriptions = sorted(
+        (one for one in changes.subscriptions if one.is_new), key=lambda one: one.user_id
+    )
+    old_subscriptions = sorted(
+        (one for one in changes.subscriptions if not one.is_new), key=lambda one: one.id
+    )
     tables: list[tuple[str, Sequence[str], Sequence[Row]]] = [
         ("key", KEY_COLUMNS, sorted(_key_row(*key) for key in changes.keys)),
         ("id", ID_COLUMNS, sorted(_id_row(*one) for one in changes.ids)),
@@ -149,13 +173,10 @@ async def _write_common(connection: Connection, changes: Changes) -> None:
     ]
     if not any(rows for _, _, rows in tables):
         return
-    values: dict[str, object] = {}
+    values: dict[str, object] = {"expected": sum(len(rows) for _, _, rows in tables)}
     for prefix, columns, rows in tables:
         values.update(_arrays(columns, rows, prefix + "_"))
-    written = await QUERIES["write"].row(connection, **values)
-    assert written is not None
-    if written["written"] != sum(len(rows) for _, _, rows in tables):
-        raise RacedError("another transaction wrote one of these rows first")
+    await QUERIES["write"].rows(connection, **values)
 
 
 async def _write_unusual(connection: Connection, changes: Changes, now: datetime) -> None:

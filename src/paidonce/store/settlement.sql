@@ -1,7 +1,8 @@
 -- name: load
--- Everything that a batch touches, in one round trip. Payments and then subscriptions are locked,
--- each in the order of their ids, and nobody is waited for: a row that is seen but not locked is
--- busy, and its events have to come again.
+-- Everything that a batch touches, in one round trip. In a transaction, payments and then
+-- subscriptions are locked, each in the order of their ids, and nobody is waited for: a row that is
+-- seen but not locked is busy, and its events have to come again. Outside of one, the marked lines
+-- are left out, and what is written later checks the versions that were seen here.
 WITH known_keys AS (
     SELECT k.source_id, k.digest, k.event_id, k.fingerprint, k.fingerprint_version
       FROM unnest(:key_source_id::smallint[], :key_digest::bytea[]) AS wanted (source_id, digest)
@@ -21,7 +22,7 @@ locked_payments AS (
       FROM payments AS p
      WHERE p.id IN (SELECT payment_id FROM wanted_payments)
      ORDER BY p.id
-       FOR NO KEY UPDATE SKIP LOCKED
+       FOR NO KEY UPDATE SKIP LOCKED  -- locks
 ),
 found_users AS (
     SELECT u.email_key, u.id
@@ -44,7 +45,7 @@ locked_subscriptions AS (
       FROM subscriptions AS s
      WHERE s.id IN (SELECT id FROM wanted_subscriptions)
      ORDER BY s.id
-       FOR NO KEY UPDATE SKIP LOCKED
+       FOR NO KEY UPDATE SKIP LOCKED  -- locks
 )
 SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
        ARRAY(SELECT ROW (p.id, p.source_id, p.email, p.user_id, p.plan_id, p.currency,
@@ -66,8 +67,8 @@ SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
        clock_timestamp() AS now;
 
 -- name: write
--- Everything that a batch changes, in one round trip, each row once. Fewer rows back than sent
--- means that somebody was first: the caller rolls back and runs the batch again.
+-- Everything that a batch changes, in one round trip, each row once. Fewer rows written than sent
+-- means that somebody was first: the statement fails, and the caller runs the batch again.
 WITH claimed_keys AS (
     INSERT INTO event_keys (source_id, digest, event_id, fingerprint, fingerprint_version)
     SELECT * FROM unnest(
@@ -183,14 +184,15 @@ new_messages AS (
         :message_occurred_at::timestamptz[])
     RETURNING 1
 )
-SELECT (SELECT count(*) FROM claimed_keys)
-     + (SELECT count(*) FROM new_ids)
-     + (SELECT count(*) FROM new_payments)
-     + (SELECT count(*) FROM changed_payments)
-     + (SELECT count(*) FROM new_subscriptions)
-     + (SELECT count(*) FROM changed_subscriptions)
-     + (SELECT count(*) FROM new_events)
-     + (SELECT count(*) FROM new_messages) AS written;
+SELECT require_written(
+    (SELECT count(*) FROM claimed_keys)
+    + (SELECT count(*) FROM new_ids)
+    + (SELECT count(*) FROM new_payments)
+    + (SELECT count(*) FROM changed_payments)
+    + (SELECT count(*) FROM new_subscriptions)
+    + (SELECT count(*) FROM changed_subscriptions)
+    + (SELECT count(*) FROM new_events)
+    + (SELECT count(*) FROM new_messages), :expected);
 
 -- name: write_refunds
 INSERT INTO refunds (source_id, refund_id, payment_id, amount_minor)

@@ -290,6 +290,17 @@ CREATE TABLE outbox (
 
 CREATE INDEX outbox_unpublished ON outbox (seq) WHERE published_at IS NULL;
 
+-- A statement that wrote fewer rows than it was given met one that was first: it undoes itself, and
+-- whoever sent it runs again on what the other left.
+CREATE FUNCTION require_written(written bigint, expected bigint) RETURNS bigint
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF written <> expected THEN
+        RAISE EXCEPTION 'another transaction was first' USING ERRCODE = 'serialization_failure';
+    END IF;
+    RETURN written;
+END $$;
+
 -- Operators ---------------------------------------------------------------------------------
 
 CREATE TABLE api_keys (
