@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from paidonce.domain.events import SourceId
 from paidonce.domain.money import money
@@ -16,7 +17,7 @@ from paidonce.engine.items import Rules, Source
 from paidonce.engine.janitor import Janitor
 from paidonce.engine.retry import RetryPolicy
 from paidonce.engine.worker import Worker
-from paidonce.errors import ConfigurationError, InvalidMoneyError
+from paidonce.errors import ConfigurationError, DatabaseAwayError, InvalidMoneyError
 from paidonce.operations import Operations
 from paidonce.providers import configured_provider
 from paidonce.providers.contract import Provider
@@ -26,7 +27,7 @@ from paidonce.store.embedded import EmbeddedPostgres
 from paidonce.store.schema import ensure_partitions, migrate, register_source, sync_plans
 from paidonce.telemetry import logger
 from paidonce.web.addresses import Addresses
-from paidonce.web.api import operators_api
+from paidonce.web.api import describe, operators_api
 from paidonce.web.edge import PREFIX, Edge, Receive, Scope, Send
 from paidonce.web.health import add_health
 
@@ -58,6 +59,7 @@ class Dispatcher:
 @asynccontextmanager
 async def opened_database(settings: Settings) -> AsyncIterator[Database]:
     """The database, started if it is the embedded one, with its schema up to date."""
+    providers_of(settings)  # what is wrong with the sources is told before anything is started
     if not settings.database.is_embedded:
         async with _migrated(settings.database.url) as database:
             yield database
@@ -89,6 +91,7 @@ async def running(settings: Settings) -> AsyncIterator[App]:
         operations = Operations(database, rules)
         api = operators_api(operations)
         add_health(api, operations, group, sources)
+        describe(api)
         edge = Edge(intake, _addresses(settings), settings.server.max_body_bytes)
         group.start()
         try:
@@ -108,7 +111,10 @@ def providers_of(settings: Settings) -> dict[str, Provider]:
 
 @asynccontextmanager
 async def _migrated(url: str) -> AsyncIterator[Database]:
-    database = await open_database(url)
+    try:
+        database = await open_database(url)
+    except DatabaseAwayError as error:
+        raise ConfigurationError(f"database.url = {_without_password(url)}: {error}") from None
     try:
         revision = await migrate(database)
         if revision is not None:
@@ -118,6 +124,12 @@ async def _migrated(url: str) -> AsyncIterator[Database]:
         yield database
     finally:
         await database.close()
+
+
+def _without_password(url: str) -> str:
+    """Where the URL leads, and nothing of who may go there."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://…@{parts.hostname or ''}:{parts.port or 5432}{parts.path}"
 
 
 async def _rules(settings: Settings, database: Database) -> tuple[Rules, dict[str, Source]]:

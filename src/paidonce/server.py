@@ -1,18 +1,21 @@
 """Serving: the socket, the signals, and what a person is told at the start."""
 
+import asyncio
 import errno
 import gc
 import os
+import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import uvicorn
 
 from paidonce import demo
 from paidonce.app import App, running
-from paidonce.errors import ConfigurationError
+from paidonce.errors import ConfigurationError, InvalidRequestError
 from paidonce.operations import Scope
 from paidonce.settings import ServerSettings, Settings
 from paidonce.telemetry import configure_logging
@@ -32,24 +35,32 @@ async def serve(settings: Settings, is_demo: bool, tell: Callable[[str], None]) 
     try:
         async with running(settings) as app:
             await _prepare(app, settings, is_demo, listener, tell)
-            connection = _connection(app, settings.server)
-            server = uvicorn.Server(
-                uvicorn.Config(
-                    app.asgi,
-                    http=connection,
-                    ws="none",
-                    lifespan="off",
-                    log_config=None,
-                    access_log=False,
-                    server_header=False,
-                    date_header=False,
-                    proxy_headers=False,
-                    timeout_graceful_shutdown=GRACE_S,
-                )
+            config = uvicorn.Config(
+                app.asgi,
+                http=_connection(app, settings.server),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=GRACE_S,
             )
-            await server.serve(sockets=[listener])
+            await _Server(config).serve(sockets=[listener])
     finally:
         listener.close()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which ends where it was called and not by the signal that ended it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        yield
 
 
 def _connection(app: App, server: ServerSettings) -> type[DeliveryConnection]:
@@ -114,22 +125,35 @@ async def _prepare(
     tell: Callable[[str], None],
 ) -> None:
     """The keys and the demo's user, and a word to whoever started it."""
+    key = await _first_key(app, settings)
+    if is_demo:
+        await app.operations.create_user(demo.EMAIL)
     host, port = listener.getsockname()[:2]
     shown_host = f"[{host}]" if ":" in host else host
     tell(f"Paidonce is running at http://{shown_host}:{port}  (API at /docs, metrics at /metrics)")
-    bootstrap = os.environ.get("PAIDONCE_BOOTSTRAP_KEY")
-    if bootstrap:
-        await app.operations.accept_key(bootstrap, "bootstrap", Scope.ADMIN)
-    elif settings.environment == "development" and not await app.operations.has_keys():
-        key = await app.operations.create_key("first", Scope.ADMIN)
+    if key is not None:
         tell(f"Operator key, shown only now: {key}")
     if is_demo:
-        await app.operations.create_user(demo.EMAIL)
         tell(_invitation(port))
+
+
+async def _first_key(app: App, settings: Settings) -> str | None:
+    """A key that was made because there was none; the environment's is accepted in silence."""
+    bootstrap = os.environ.get("PAIDONCE_BOOTSTRAP_KEY")
+    if bootstrap is not None:
+        try:
+            await app.operations.accept_key(bootstrap, "bootstrap", Scope.ADMIN)
+        except InvalidRequestError as error:
+            raise ConfigurationError(f"PAIDONCE_BOOTSTRAP_KEY (hidden): {error}") from None
+    elif settings.environment == "development" and not await app.operations.has_keys():
+        return await app.operations.create_key("first", Scope.ADMIN)
+    return None
 
 
 def _invitation(port: int) -> str:
     program = sys.argv[0] if "/" in sys.argv[0] else "paidonce"
+    if program.endswith("__main__.py"):
+        program = f"{sys.executable} -m paidonce"
     at = "" if port == ServerSettings().port else f" --url http://127.0.0.1:{port}"
     return (
         f"Extend the demo user's subscription by a month, from another terminal:\n"

@@ -36,10 +36,16 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _database_url(url: str) -> str:
+    if url != "embedded" and not url.startswith(("postgresql://", "postgres://")):
+        raise ValueError('use "embedded" or postgresql://user:password@host:5432/name')
+    return url
+
+
 class DatabaseSettings(_Section):
     """Where the data lives."""
 
-    url: str = "embedded"
+    url: Annotated[str, AfterValidator(_database_url)] = "embedded"
     data_dir: Path = Path(".paidonce")
 
     @property
@@ -240,7 +246,7 @@ def _remedy(kind: str, message: str) -> str:
 
 
 def _shown(key: str, value: object) -> str:
-    if any(word in key.lower() for word in _HIDDEN):
+    if not isinstance(value, str | int | float) or any(word in key.lower() for word in _HIDDEN):
         return "(hidden)"
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "…"

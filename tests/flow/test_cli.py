@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -89,8 +90,13 @@ def folder() -> Iterator[Path]:
 
 def _databases(folder: Path) -> list[int]:
     """The PostgreSQL servers that run in a folder."""
-    command = ["pgrep", "-f", f"postgres -D {folder}/"]
-    return [int(pid) for pid in subprocess.run(command, capture_output=True).stdout.split()]
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            command = (process / "cmdline").read_bytes().split(b"\0")
+            if b"-D" in command and any(str(folder).encode() in word for word in command):
+                found.append(int(process.name))
+    return found
 
 
 class Demo:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
+import asyncpg
 import pytest
 
 from tests.conftest import StartService
@@ -100,11 +101,7 @@ def stopped(shared: Shared) -> Stopped:
     for number in range(20):
         body = json.dumps(paid(f"begun-{number}", email=EMAIL)).encode()
         connection = socket.create_connection(("127.0.0.1", service.port), timeout=15)
-        head = (
-            f"POST /webhooks/payments HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
-            f"content-type: application/json\r\nx-signature: {signature(body)}\r\n\r\n"
-        )
-        connection.sendall(head.encode() + body[:20])
+        connection.sendall(_head(body) + body[:20])
         begun.append((connection, body[20:]))
     load = Load(service)
     load.wait_for(200)
@@ -153,6 +150,40 @@ def test_what_was_acknowledged_around_sigterm_is_there_and_applied(stopped: Stop
     assert stopped.stored == stopped.stored_events
 
 
+async def test_what_waits_for_the_database_at_sigterm_is_finished_and_answered(
+    service: Service, database_url: str
+) -> None:
+    """§15 Commands REC-2: twenty whole requests, held up in the middle by a lock of the test's."""
+    service.user(EMAIL)
+    blocker = await asyncpg.connect(database_url)
+    held = blocker.transaction()
+    await held.start()
+    await blocker.execute("LOCK TABLE payments IN ACCESS EXCLUSIVE MODE")
+    sockets = []
+    for number in range(20):
+        body = json.dumps(paid(f"held-{number}", email=EMAIL)).encode()
+        connection = socket.create_connection(("127.0.0.1", service.port), timeout=15)
+        connection.sendall(_head(body) + body)
+        sockets.append(connection)
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'payments'::regclass"
+    deadline_s = time.monotonic() + 10
+    while await blocker.fetchval(waiting) == 0:
+        assert time.monotonic() < deadline_s, "nothing waits"
+    assert service.request("GET", "/healthz").http == 200
+
+    service.process.send_signal(signal.SIGTERM)
+    assert until(lambda: not _listens(service.port), 5), "it still takes new connections"
+    await held.rollback()
+    await blocker.close()
+    answers = [_until_closed(connection) for connection in sockets]
+    code = service.process.wait(15)
+
+    assert [answer.split(b"\r\n")[0] for answer in answers] == [b"HTTP/1.1 200 OK"] * 20
+    assert all(b'"success"' in answer for answer in answers)
+    assert _stored(database_url) == {f"held-{number}" for number in range(20)}
+    assert code == 0
+
+
 @pytest.mark.parametrize("acknowledged", [50, 300])
 def test_sigkill_under_load_loses_nothing_and_applies_nothing_twice(
     start_service: StartService, database_url: str, acknowledged: int
@@ -181,6 +212,13 @@ def test_sigkill_under_load_loses_nothing_and_applies_nothing_twice(
     (first,) = rows(database_url, "SELECT min(period_start) AS start FROM payments")
     granted = period_end(again, user["id"]) - first["start"]
     assert granted == len(load.sent) * timedelta(days=30)
+
+
+def _head(body: bytes) -> bytes:
+    return (
+        f"POST /webhooks/payments HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
+        f"content-type: application/json\r\nx-signature: {signature(body)}\r\n\r\n"
+    ).encode()
 
 
 def _listens(port: int) -> bool:

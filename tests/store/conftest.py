@@ -4,10 +4,19 @@ from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import asyncpg
+import pytest
 import pytest_asyncio
+import structlog
 
 from paidonce.store.db import Database, open_database
 from tests.conftest import TEMPLATE
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _logging() -> None:
+    """Plain tracebacks: those that structlog draws by itself take seconds each."""
+    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[plain])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

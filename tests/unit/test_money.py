@@ -3,7 +3,7 @@
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from paidonce.domain.money import (
@@ -139,6 +139,8 @@ def test_any_text_is_money_or_refused_as_money(amount: str, currency: str) -> No
     assert 0 <= parsed.amount_minor <= MAX_AMOUNT_MINOR
 
 
+@example("990.0000000000000000000000000001", "RUB")
+@example("1e-2000000", "RUB")
 @given(
     st.from_regex(r"[+-]?[0-9]{0,30}\.?[0-9]{0,30}([eE][+-]?[0-9]{1,22})?", fullmatch=True),
     CURRENCIES,

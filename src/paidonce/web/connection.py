@@ -143,8 +143,13 @@ class DeliveryConnection(GuardedConnection):
     def shutdown(self) -> None:
         """A graceful stop: what was accepted is answered first."""
         self._is_last = True
-        if not self._answers:
+        if not self._answers and self._call is None:
             super().shutdown()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """A client that has said all may still wait for its answer."""
+        self._is_last = True
+        return bool(self._answers)
 
     def is_answering(self) -> bool:
         return self._is_refused or bool(self._answers) or super().is_answering()

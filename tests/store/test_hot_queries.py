@@ -1,0 +1,454 @@
+"""The plans of the queries that must stay cheap however large the tables grow (DAT-2)."""
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+import pytest
+import pytest_asyncio
+
+from paidonce.domain.money import Money
+from paidonce.domain.payments import Facts, Payment
+from paidonce.domain.subscriptions import Subscription, SubscriptionStatus
+from paidonce.store import due, listings, settlement
+from paidonce.store.db import Database
+from paidonce.store.listings import FIRST_ID, LAST_ID, first_id_at
+from paidonce.store.queries import Connection, Query
+from paidonce.store.schema import ensure_partitions
+
+ROWS: Final = 20_000
+UNUSUAL: Final = 20
+"""How many events wait, and how many payments are not applied: the oldest ones."""
+NOW: Final = datetime.now(UTC)
+
+LARGE: Final = (
+    "webhook_events",
+    "event_keys",
+    "payments",
+    "payment_ids",
+    "refunds",
+    "subscriptions",
+    "users",
+    "due",
+)
+
+FILL: Final = """
+CREATE TEMP TABLE counted AS
+SELECT n, md5(n::text)::uuid AS id,
+       decode(md5(n::text), 'hex') AS digest
+  FROM generate_series(1, {rows}) AS n;
+
+INSERT INTO sources (name, provider) VALUES ('shop', 'tilda');
+
+INSERT INTO users (id, email, email_key)
+SELECT id, n || '@example.com', n || '@example.com' FROM counted;
+
+INSERT INTO subscriptions (id, user_id, product, status, current_period_end, version)
+SELECT id, id, 'default', 'ACTIVE', now(), 1 FROM counted;
+
+INSERT INTO payments (id, source_id, user_id, email_key, currency, captured_minor,
+                      refund_total_minor, refunded_minor, applied_at, version)
+SELECT lpad(to_hex(n), 32, '0')::uuid, 1, CASE WHEN n > {unusual} THEN id END,
+       n || '@example.com', 'RUB', 100, 0, 0, CASE WHEN n > {unusual} THEN now() END, 1
+  FROM counted;
+
+INSERT INTO payment_ids (source_id, kind, external_id, payment_id)
+SELECT 1, 'payment', 'p-' || n, lpad(to_hex(n), 32, '0')::uuid FROM counted;
+
+INSERT INTO refunds (source_id, refund_id, payment_id, amount_minor)
+SELECT 1, 'r-' || n, lpad(to_hex(n), 32, '0')::uuid, 0 FROM counted;
+
+INSERT INTO event_keys (source_id, digest, event_id, fingerprint, fingerprint_version)
+SELECT 1, digest, id, digest, 1 FROM counted;
+
+INSERT INTO webhook_events (
+    id, source_id, status, external_payment_id, signature_valid, signature_method, is_test,
+    attempts, received_at, processed_at, request_id, headers, raw_body)
+SELECT event_id, 1, CASE WHEN n > {unusual} THEN 'PROCESSED' ELSE 'VALIDATED' END, 'p-' || n,
+       true, 'none', false, 0, now(), CASE WHEN n > {unusual} THEN now() END, 'r', '{{}}', ''
+  FROM numbered;
+
+INSERT INTO due (run_at, event_id, waits_on)
+SELECT now() - interval '1 hour' + n * interval '1 second', event_id,
+       CASE WHEN n % 100 = 0 THEN digest END
+  FROM numbered;
+"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def filled(module_database: Database) -> Database:
+    """Twenty thousand of everything, over five months, with statistics."""
+    async with module_database.transaction() as connection:
+        await ensure_partitions(connection, NOW)
+        months = [_first_of_month(ahead) for ahead in range(-1, 4)]
+        script = FILL.format(rows=ROWS, unusual=UNUSUAL)
+        before, _, after = script.partition("INSERT INTO sources")
+        await connection.execute(before)
+        # Event ids in the order of arrival, evenly over the months; the first ones wait.
+        await connection.execute(
+            "CREATE TEMP TABLE numbered AS SELECT counted.*, (lpad(to_hex((start_ms +"
+            " (n % 4000))::bigint), 12, '0') || '7' || substr(md5(n::text), 1, 19))::uuid"
+            " AS event_id FROM counted JOIN unnest($1::bigint[]) WITH ORDINALITY AS m (start_ms, k)"
+            " ON k = 1 + (n - 1) * 5 / $2::int",
+            [int(month.timestamp() * 1000) for month in months],
+            ROWS,
+        )
+        await connection.execute("INSERT INTO sources" + after)
+    async with module_database.connection() as connection:
+        await connection.execute("ANALYZE")
+    return module_database
+
+
+def _first_of_month(ahead: int) -> datetime:
+    month = NOW.year * 12 + NOW.month - 1 + ahead
+    return datetime(month // 12, month % 12 + 1, 1, tzinfo=UTC)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def pinned(filled: Database) -> AsyncIterator[Connection]:
+    """A flusher's connection, in a transaction that is undone."""
+    connection = await filled.dedicated()
+    async with _undone(connection):
+        yield connection
+    await connection.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def pooled(filled: Database) -> AsyncIterator[Connection]:
+    """A connection as workers and operators have it, in a transaction that is undone."""
+    async with filled.connection() as connection, _undone(connection):
+        yield connection
+
+
+@pytest_asyncio.fixture(loop_scope="session", params=["pinned", "pooled"])
+async def connection(request: pytest.FixtureRequest, filled: Database) -> AsyncIterator[Connection]:
+    """Either of the two: what a query costs must not depend on who asks."""
+    if request.param == "pooled":
+        async with filled.connection() as pooled, _undone(pooled):
+            yield pooled
+        return
+    pinned = await filled.dedicated()
+    async with _undone(pinned):
+        yield pinned
+    await pinned.close()
+
+
+class _undone:  # noqa: N801
+    """A transaction that is never committed."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._transaction = connection.transaction()
+
+    async def __aenter__(self) -> None:
+        await self._transaction.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._transaction.rollback()
+
+
+Node = Mapping[str, Any]
+
+
+async def explained(
+    connection: Connection, query: Query, *, warm: int = 0, **values: Any
+) -> list[Node]:
+    """The nodes of the plan that a prepared statement has, after it was run `warm` times."""
+    statement = await connection.prepare(query.sql)
+    types = [_type(one.name) for one in statement.get_parameters()]
+    given = [values[name] for name in query.parameters]
+    literals = ", ".join(_literal(one, kind) for one, kind in zip(given, types, strict=True))
+    name = f"explained_{uuid4().hex}"
+    of_types, with_values = (f"({', '.join(types)})", f"({literals})") if types else ("", "")
+    await connection.execute(f"PREPARE {name} {of_types} AS {query.sql}")
+    call = f"EXECUTE {name} {with_values}"
+    for _ in range(warm):
+        await connection.execute(call)
+    text = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {call}")
+    return list(_nodes(json.loads(text)[0]["Plan"]))
+
+
+def _type(name: str) -> str:
+    return {"int2": "smallint", "int8": "bigint"}.get(name, name)
+
+
+def _literal(value: object, kind: str) -> str:
+    if value is None:
+        return f"NULL::{kind}"
+    if isinstance(value, list | tuple | set):
+        element = kind.removesuffix("[]")
+        return f"ARRAY[{', '.join(_literal(one, element) for one in value)}]::{element}[]"
+    text = f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
+    return f"'{text.replace(chr(39), chr(39) * 2)}'::{kind}"
+
+
+def _nodes(plan: Node) -> Iterator[Node]:
+    yield plan
+    for inner in plan.get("Plans", ()):
+        yield from _nodes(inner)
+
+
+def _table(node: Node) -> str | None:
+    name = node.get("Relation Name")
+    return next((large for large in LARGE if name and name.startswith(large)), name)
+
+
+def assert_no_table_is_read_through(nodes: list[Node]) -> None:
+    """Every large table is read by an index, and by a condition on it."""
+    read = [node for node in nodes if _table(node) in LARGE and "Scan" in node["Node Type"]]
+    for node in read:
+        where = f"{node['Node Type']} on {node['Relation Name']}"
+        assert node["Node Type"] != "Seq Scan", where
+        if node["Node Type"] in ("Index Scan", "Index Only Scan"):
+            assert "Index Cond" in node, f"{where}: all of {node['Index Name']}"
+
+
+def assert_few_rows_are_touched(nodes: list[Node], limit: int) -> None:
+    """What was read and thrown away counts too."""
+    for node in nodes:
+        if _table(node) not in LARGE or "Scan" not in node["Node Type"]:
+            continue
+        loops = node["Actual Loops"]
+        touched = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * loops
+        assert touched <= limit, f"{touched} rows of {node['Relation Name']} were read"
+
+
+def partitions_read(nodes: list[Node]) -> set[str]:
+    return {
+        node["Relation Name"]
+        for node in nodes
+        if str(node.get("Relation Name")).startswith("webhook_events_")
+        and "Scan" in node["Node Type"]
+        and node.get("Actual Loops", 1) > 0
+    }
+
+
+async def event_ids(connection: Connection, order: str, limit: int) -> list[UUID]:
+    rows = await connection.fetch(
+        f"SELECT id FROM webhook_events ORDER BY id {order} LIMIT {limit}"
+    )
+    return [row["id"] for row in rows]
+
+
+NUMBERS = range(5_000, 5_064)
+
+
+async def test_loading_finds_every_row_by_an_index(pinned: Connection) -> None:
+    """DAT-2"""
+    digests = await pinned.fetch("SELECT digest FROM event_keys LIMIT 64")
+    nodes = await explained(
+        pinned,
+        settlement.QUERIES["load"],
+        key_source_id=[1] * 64,
+        key_digest=[row["digest"] for row in digests],
+        id_source_id=[1] * 64,
+        id_kind=["payment"] * 64,
+        id_value=[f"p-{number}" for number in NUMBERS],
+        payment_id=[],
+        email_key=[f"{number}@example.com" for number in NUMBERS],
+        user_id=[],
+    )
+    found = {_table(node) for node in nodes}
+    assert {"event_keys", "payment_ids", "payments", "users", "subscriptions", "refunds"} <= found
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, 4 * 64)
+
+
+async def test_writing_finds_every_row_by_an_index(pinned: Connection) -> None:
+    """DAT-2: the statement with every kind of row in it."""
+    names = settlement.QUERIES["write"].parameters
+    values: dict[str, Any] = {name: [] for name in names}
+    payment_id = UUID(int=UNUSUAL)
+    payment = Payment(payment_id, 1, (), Facts(captured=Money(5, "RUB")), version=1)  # type: ignore[arg-type]
+    subscription_id = await pinned.fetchval("SELECT id FROM subscriptions LIMIT 1")
+    subscription = Subscription(
+        subscription_id, subscription_id, "default", SubscriptionStatus.INACTIVE, None, 1
+    )
+    for prefix, columns, row in (
+        ("payment_", settlement.PAYMENT_COLUMNS, settlement._payment_row(payment)),
+        (
+            "subscription_",
+            settlement.SUBSCRIPTION_COLUMNS,
+            settlement._subscription_rows([subscription])[0],
+        ),
+    ):
+        values |= {prefix + name: [cell] for name, cell in zip(columns, row, strict=True)}
+    if "expected" in values:
+        values["expected"] = 2
+    nodes = await explained(pinned, settlement.QUERIES["write"], **values)
+    assert {"payments", "subscriptions"} <= {_table(node) for node in nodes}
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, 5)
+
+
+@pytest.mark.parametrize("limit", [1, 64])
+async def test_claiming_costs_what_is_claimed(connection: Connection, limit: int) -> None:
+    """DAT-2 RET-4: not what waits, and not what is stored."""
+    nodes = await explained(connection, due.QUERIES["claim_due"], warm=6, limit=limit)
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, 2 * limit + 2 * UNUSUAL)
+
+
+async def test_claiming_visits_only_the_months_of_what_it_claims(pinned: Connection) -> None:
+    """DAT-2: those that waited longest are all of the first month."""
+    nodes = await explained(pinned, due.QUERIES["claim_due"], limit=UNUSUAL)
+    assert len(partitions_read(nodes)) == 1
+
+
+async def test_claiming_what_waits_for_something_costs_what_is_claimed(
+    connection: Connection,
+) -> None:
+    """DAT-2 PAY-5"""
+    digest = await connection.fetchval(
+        "SELECT waits_on FROM due WHERE waits_on IS NOT NULL LIMIT 1"
+    )
+    query = due.QUERIES["claim_waiting"]
+    nodes = await explained(connection, query, warm=6, waits_on=[digest], limit=128)
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, 10)
+
+
+async def test_finishing_visits_only_the_months_it_must(connection: Connection) -> None:
+    """DAT-2"""
+    ids = await event_ids(connection, "DESC", 64)
+    nodes = await explained(
+        connection,
+        settlement.QUERIES["finish_events"],
+        warm=6,
+        id=ids,
+        status=["PROCESSED"] * 64,
+        error_code=[None] * 64,
+        error_message=[None] * 64,
+        attempts=[1] * 64,
+        processed_at=[NOW] * 64,
+        first_id=min(ids),
+        last_id=max(ids),
+    )
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, 64)
+    assert len(partitions_read(nodes)) == 1
+
+
+async def test_waking_visits_only_the_months_it_must(pinned: Connection) -> None:
+    """DAT-2 REC-7"""
+    ids = await event_ids(pinned, "ASC", UNUSUAL)
+    nodes = await explained(
+        pinned,
+        settlement.QUERIES["wake"],
+        event_id=ids,
+        now=NOW,
+        first_id=min(ids),
+        last_id=max(ids),
+    )
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, 2 * UNUSUAL)
+    assert len(partitions_read(nodes)) == 1
+
+
+async def test_waking_what_waits_for_something_reads_only_that(pinned: Connection) -> None:
+    """DAT-2 PAY-5"""
+    digest = await pinned.fetchval("SELECT waits_on FROM due WHERE waits_on IS NOT NULL LIMIT 1")
+    query = settlement.QUERIES["wake_waiting"]
+    nodes = await explained(pinned, query, waits_on=[digest], now=NOW)
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, 10)
+
+
+async def test_looking_for_what_is_next_reads_one_row(pooled: Connection) -> None:
+    """DAT-2 RET-4"""
+    nodes = await explained(pooled, due.QUERIES["next_run"])
+    assert_few_rows_are_touched(nodes, 1)
+
+
+async def test_what_a_new_user_paid_for_is_found_by_an_index(pooled: Connection) -> None:
+    """DAT-2 PAY-5"""
+    query = listings.QUERIES["unapplied_payments_of_email"]
+    values: dict[str, Any] = {"email_key": "7@example.com", "source_ids": [1], "limit": 128}
+    nodes = await explained(pooled, query, warm=6, **values)
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, 5)
+
+
+EVENTS: Final[dict[str, Any]] = {
+    "first_id": FIRST_ID,
+    "last_id": LAST_ID,
+    "source": None,
+    "status": None,
+    "error_code": None,
+    "order_reference": None,
+    "payments": None,
+    "limit": 50,
+}
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {},
+        {"last_id": first_id_at(NOW)},
+        {"payments": ["p-7"]},
+        {"payments": ["p-19999"]},
+        {"status": "VALIDATED"},
+        {"order_reference": "o-1"},
+    ],
+    ids=["newest", "page", "old payment", "new payment", "status", "order"],
+)
+async def test_listing_events_reads_about_a_page(
+    pooled: Connection, filters: dict[str, Any]
+) -> None:
+    """DAT-2 OPS-2: with filters too, and after a plan was cached."""
+    nodes = await explained(pooled, listings.QUERIES["events"], warm=6, **(EVENTS | filters))
+    assert "Seq Scan" not in {node["Node Type"] for node in nodes if _table(node) in LARGE}
+    assert_few_rows_are_touched(nodes, 500)
+
+
+PAYMENTS: Final[dict[str, Any]] = {
+    "before": None,
+    "payment_id": None,
+    "source": None,
+    "status": None,
+    "applied": None,
+    "email_key": None,
+    "order_reference": None,
+    "limit": 50,
+}
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {},
+        {"before": UUID(int=9_000)},
+        {"payment_id": UUID(int=9_000)},
+        {"applied": False},
+        {"order_reference": "o-1"},
+    ],
+    ids=["newest", "page", "one", "not applied", "order"],
+)
+async def test_listing_payments_reads_about_a_page(
+    pooled: Connection, filters: dict[str, Any]
+) -> None:
+    """DAT-2 PAY-8: money that was not applied is found however much was."""
+    nodes = await explained(pooled, listings.QUERIES["payments"], warm=6, **(PAYMENTS | filters))
+    assert "Seq Scan" not in {node["Node Type"] for node in nodes if _table(node) in LARGE}
+    assert_few_rows_are_touched(nodes, 500)
+
+
+@pytest.mark.parametrize("filters", [{}, {"payments": ["p-7"]}, {"status": "VALIDATED"}], ids=str)
+async def test_listing_events_with_pinned_plans_scans_no_table(
+    pinned: Connection, filters: dict[str, Any]
+) -> None:
+    """DAT-2"""
+    nodes = await explained(pinned, listings.QUERIES["events"], **(EVENTS | filters))
+    assert_no_table_is_read_through(nodes)
+
+
+@pytest.mark.parametrize("name", ["backlog", "unapplied_money"])
+async def test_what_is_asked_at_each_scrape_reads_only_what_waits(
+    pooled: Connection, name: str
+) -> None:
+    """DAT-2 OBS-2"""
+    nodes = await explained(pooled, listings.QUERIES[name], warm=6)
+    assert "Seq Scan" not in {node["Node Type"] for node in nodes if _table(node) in LARGE}
+    assert_few_rows_are_touched(nodes, 5 * UNUSUAL)
