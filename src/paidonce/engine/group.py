@@ -7,11 +7,12 @@ once, and under load the batches grow by themselves.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from paidonce.domain.events import DEFERRED
+from paidonce.domain.email import email_key
+from paidonce.domain.events import DEFERRED, Ignored
 from paidonce.engine.items import (
     Incoming,
     Refused,
@@ -23,7 +24,6 @@ from paidonce.engine.outcomes import report
 from paidonce.engine.transactions import Settler
 from paidonce.errors import DatabaseAwayError, IntakeFullError
 from paidonce.store.db import Database
-from paidonce.store.settlement import KeyName
 from paidonce.telemetry import logger
 
 log = logger(__name__)
@@ -44,12 +44,7 @@ class _Entry:
     item: Arrival
     answer: asyncio.Future[Verdict]
     since_s: float
-
-    @property
-    def key(self) -> KeyName | None:
-        if isinstance(self.item, Refused):
-            return None
-        return self.item.key
+    touches: frozenset[Hashable]  # what two flushers should not have in hand at once
 
 
 class Group:
@@ -61,7 +56,7 @@ class Group:
         self._max_waiting = max_waiting
         self._waiting: deque[_Entry] = deque()
         self._in_hand = 0
-        self._keys_in_flight: set[KeyName] = set()
+        self._in_flight: set[Hashable] = set()
         self._arrived = asyncio.Event()
         self._emptied = asyncio.Event()
         self._flushers: list[asyncio.Task[None]] = []
@@ -74,7 +69,7 @@ class Group:
         if len(self._waiting) + self._in_hand >= self._max_waiting:
             raise IntakeFullError("too many deliveries wait for the database")
         answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Entry(item, answer, time.monotonic()))
+        self._waiting.append(_Entry(item, answer, time.monotonic(), _touches(item)))
         self._arrived.set()
         return await answer
 
@@ -113,7 +108,10 @@ class Group:
             await settler.close()
 
     def _take(self) -> list[_Entry]:
-        """What waits, up to the limits, without those whose key another flusher has in hand."""
+        """What waits, up to the limits, without what touches what another flusher has in hand.
+
+        Two deliveries of one event, payment or address would only wait for each other.
+        """
         batch: list[_Entry] = []
         passed_over: list[_Entry] = []
         size = 0
@@ -121,7 +119,7 @@ class Group:
             entry = self._waiting.popleft()
             if entry.answer.done():  # the client went away, and nothing was promised
                 continue
-            if entry.key in self._keys_in_flight:
+            if not self._in_flight.isdisjoint(entry.touches):
                 passed_over.append(entry)
                 continue
             batch.append(entry)
@@ -130,8 +128,8 @@ class Group:
         return batch
 
     async def _flush(self, settler: Settler, batch: list[_Entry]) -> None:
-        keys = {entry.key for entry in batch if entry.key is not None}
-        self._keys_in_flight |= keys
+        touched = frozenset[Hashable]().union(*(entry.touches for entry in batch))
+        self._in_flight |= touched
         self._in_hand += len(batch)
         try:
             await self._settle(settler, batch)
@@ -143,7 +141,7 @@ class Group:
             _fail(batch, DatabaseAwayError(f"settling failed: {type(error).__name__}"))
         finally:
             self._in_hand -= len(batch)
-            self._keys_in_flight -= keys
+            self._in_flight -= touched
             self._arrived.set()
             self._emptied.set()
 
@@ -167,6 +165,15 @@ class Group:
         self._in_hand -= 1
         self._waiting.append(entry)
         self._arrived.set()
+
+
+def _touches(item: Arrival) -> frozenset[Hashable]:
+    if isinstance(item, Refused):
+        return frozenset()
+    if isinstance(item.event, Ignored):
+        return frozenset((item.key,))
+    email = email_key(item.event.email) if item.event.email else None
+    return frozenset((item.key, email, *item.event.ids)) - {None}
 
 
 def _fail(batch: Sequence[_Entry], error: DatabaseAwayError) -> None:

@@ -16,7 +16,7 @@ from paidonce.domain.events import Code, EventStatus, Outcome
 from paidonce.engine.items import Incoming, Item, Rules, Settled, Waiting
 from paidonce.engine.settle import settle, settle_at_once
 from paidonce.errors import DatabaseAwayError
-from paidonce.store.db import Database, Trouble, away, trouble
+from paidonce.store.db import Database, Trouble, away, is_lock_timeout, trouble
 from paidonce.store.queries import Connection
 from paidonce.telemetry import logger
 
@@ -25,7 +25,9 @@ log = logger(__name__)
 MAX_RUNS: Final = 10
 RERUN_PAUSE_S: Final = 0.01
 CAREFUL_FOR_S: Final = 2.0
-"""For how long rows are locked first after somebody else was found to want the same ones."""
+"""For how long rows are locked first after one was found to be held by somebody else."""
+ONCE_S: Final = 0.1
+"""The same after somebody else was merely faster: enough for the batch to be run again."""
 
 
 class Settler:
@@ -48,11 +50,16 @@ class Settler:
                         await self.close()
                         raise away(error) from error
                     case Trouble.RERUN:
-                        self._careful_until_s = time.monotonic() + CAREFUL_FOR_S
+                        self._be_careful(error)
                         await asyncio.sleep(RERUN_PAUSE_S * run * random.random())
                     case Trouble.POISON | None:
                         return await self._settle_halves(items, error)
         raise DatabaseAwayError(f"others were first {MAX_RUNS} times; try again")
+
+    def _be_careful(self, error: Exception) -> None:
+        """Lock first: at least this batch, and for a while if a row was held for long."""
+        held_long = is_lock_timeout(error)
+        self._careful_until_s = time.monotonic() + (CAREFUL_FOR_S if held_long else ONCE_S)
 
     async def close(self) -> None:
         """Let go of the connection; the next call makes a new one."""

@@ -67,6 +67,11 @@ def trouble(error: BaseException) -> Trouble | None:
     return Trouble.AWAY if isinstance(error, (*away, DatabaseAwayError)) else None
 
 
+def is_lock_timeout(error: BaseException) -> bool:
+    """Whether a row was held by somebody else for longer than this session waits."""
+    return isinstance(error, asyncpg.LockNotAvailableError)
+
+
 @dataclass(slots=True)
 class Database:
     """Where the database is, and a small pool for all that is not the hot path."""

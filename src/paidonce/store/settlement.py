@@ -77,7 +77,11 @@ class Loaded:
 
 @dataclass(slots=True)
 class Changes:
-    """The rows that a batch writes. Tuples are in the order of the columns named below."""
+    """The rows that a batch writes.
+
+    Events and messages are in the order of the types `written_event` and `written_message` in the
+    schema, the others in that of the columns named below.
+    """
 
     keys: list[tuple[KeyName, KnownKey]] = field(default_factory=list)
     ids: list[tuple[SourceId, ExternalId, PaymentId]] = field(default_factory=list)
@@ -146,37 +150,25 @@ async def write(connection: Connection, changes: Changes, now: datetime) -> None
 
 
 async def _write_common(connection: Connection, changes: Changes) -> None:
-    """What a batch of payments has, in one round trip."""
-    new_payments = [payment for payment in changes.payments if payment.is_new]
-    old_payments = sorted(
-        (payment for payment in changes.payments if not payment.is_new), key=lambda one: one.id
-    )
-    new_subscriptions = sorted(
-        (one for one in changes.subscriptions if one.is_new), key=lambda one: one.user_id
-    )
-    old_subscriptions = sorted(
-        (one for one in changes.subscriptions if not one.is_new), key=lambda one: one.id
-    )
-    tables: list[tuple[str, Sequence[str], Sequence[Row]]] = [
-        ("key", KEY_COLUMNS, sorted(_key_row(*key) for key in changes.keys)),
-        ("id", ID_COLUMNS, sorted(_id_row(*one) for one in changes.ids)),
-        ("new_payment", PAYMENT_COLUMNS, [_payment_row(one) for one in new_payments]),
-        ("payment", PAYMENT_COLUMNS, [_payment_row(one) for one in old_payments]),
-        (
-            "new_subscription",
-            SUBSCRIPTION_COLUMNS,
-            _subscription_rows(new_subscriptions),
-        ),
-        ("subscription", SUBSCRIPTION_COLUMNS, _subscription_rows(old_subscriptions)),
-        ("event", EVENT_COLUMNS, changes.events),
-        ("message", MESSAGE_COLUMNS, changes.messages),
-    ]
-    if not any(rows for _, _, rows in tables):
-        return
-    values: dict[str, object] = {"expected": sum(len(rows) for _, _, rows in tables)}
-    for prefix, columns, rows in tables:
-        values.update(_arrays(columns, rows, prefix + "_"))
-    await QUERIES["write"].rows(connection, **values)
+    """What a batch of payments has, in one round trip.
+
+    Whatever others may write too is in a fixed order, so that two batches cannot deadlock.
+    """
+    payments = sorted(changes.payments, key=lambda one: one.id)
+    subscriptions = sorted(changes.subscriptions, key=lambda one: one.user_id)
+    rows: dict[str, list[Row]] = {
+        "keys": sorted(_key_row(*key) for key in changes.keys),
+        "ids": sorted(_id_row(*one) for one in changes.ids),
+        "new_payments": [_payment_row(one) for one in payments if one.is_new],
+        "payments": [_payment_row(one) for one in payments if not one.is_new],
+        "new_subscriptions": [_subscription_row(one) for one in subscriptions if one.is_new],
+        "subscriptions": [_subscription_row(one) for one in subscriptions if not one.is_new],
+        "events": changes.events,
+        "messages": changes.messages,
+    }
+    expected = sum(map(len, rows.values()))
+    if expected > 0:
+        await QUERIES["write"].rows(connection, **rows, expected=expected)
 
 
 async def _write_unusual(connection: Connection, changes: Changes, now: datetime) -> None:
@@ -203,79 +195,6 @@ async def _write_unusual(connection: Connection, changes: Changes, now: datetime
         await QUERIES["write_audit"].run(connection, **_arrays(AUDIT_COLUMNS, changes.audit))
 
 
-KEY_COLUMNS: Final = (
-    "source_id",
-    "digest",
-    "event_id",
-    "fingerprint",
-    "fingerprint_version",
-)
-ID_COLUMNS: Final = ("source_id", "kind", "value", "payment_id")
-PAYMENT_COLUMNS: Final = (
-    "id",
-    "source_id",
-    "email",
-    "email_key",
-    "user_id",
-    "plan_id",
-    "currency",
-    "captured_minor",
-    "refund_total_minor",
-    "refunded_minor",
-    "paid_at",
-    "failed_at",
-    "voided_at",
-    "canceled_at",
-    "refunded_at",
-    "processing_at",
-    "applied_at",
-    "subscription_id",
-    "period_start",
-    "period_end",
-    "review",
-    "version",
-)
-SUBSCRIPTION_COLUMNS: Final = (
-    "id",
-    "user_id",
-    "product",
-    "status",
-    "current_period_end",
-    "version",
-)
-EVENT_COLUMNS: Final = (
-    "id",
-    "source_id",
-    "status",
-    "key",
-    "type",
-    "external_event_id",
-    "external_payment_id",
-    "order_reference",
-    "signature_valid",
-    "signature_method",
-    "is_test",
-    "error_code",
-    "error_message",
-    "conflicts_with",
-    "attempts",
-    "received_at",
-    "processed_at",
-    "occurred_at",
-    "remote_address",
-    "request_id",
-    "headers",
-    "raw_body",
-)
-MESSAGE_COLUMNS: Final = (
-    "id",
-    "aggregate_type",
-    "aggregate_id",
-    "type",
-    "version",
-    "payload",
-    "occurred_at",
-)
 REFUND_COLUMNS: Final = ("source_id", "refund_id", "payment_id", "amount_minor")
 FINISHED_COLUMNS: Final = (
     "id",
@@ -289,12 +208,10 @@ DUE_COLUMNS: Final = ("run_at", "event_id", "attempt", "waits_on")
 AUDIT_COLUMNS: Final = ("at", "event_id", "payment_id", "action", "success", "details")
 
 
-def _arrays(columns: Sequence[str], rows: Sequence[Row], prefix: str = "") -> dict[str, object]:
+def _arrays(columns: Sequence[str], rows: Sequence[Row]) -> dict[str, object]:
     """The rows turned on their side: one array per column, for `unnest`."""
-    if not rows:
-        return {prefix + column: () for column in columns}
     turned = zip(*rows, strict=True)
-    return {prefix + column: cells for column, cells in zip(columns, turned, strict=True)}
+    return dict(zip(columns, turned, strict=True))
 
 
 def _range(ids: Sequence[object]) -> dict[str, object]:
@@ -338,18 +255,9 @@ def _payment_row(payment: Payment) -> Row:
     )
 
 
-def _subscription_rows(subscriptions: Sequence[Subscription]) -> list[Row]:
-    return [
-        (
-            one.id,
-            one.user_id,
-            one.product,
-            one.status,
-            one.current_period_end,
-            one.version or 1,
-        )
-        for one in subscriptions
-    ]
+def _subscription_row(one: Subscription) -> Row:
+    end = one.current_period_end
+    return (one.id, one.user_id, one.product, one.status, end, one.version or 1)
 
 
 def _loaded(row: asyncpg.Record) -> Loaded:

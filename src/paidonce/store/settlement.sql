@@ -71,16 +71,13 @@ SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
 -- means that somebody was first: the statement fails, and the caller runs the batch again.
 WITH claimed_keys AS (
     INSERT INTO event_keys (source_id, digest, event_id, fingerprint, fingerprint_version)
-    SELECT * FROM unnest(
-        :key_source_id::smallint[], :key_digest::bytea[], :key_event_id::uuid[],
-        :key_fingerprint::bytea[], :key_fingerprint_version::smallint[])
+    SELECT * FROM unnest(:keys::written_key[])
     ON CONFLICT DO NOTHING
     RETURNING 1
 ),
 new_ids AS (
     INSERT INTO payment_ids (source_id, kind, external_id, payment_id)
-    SELECT * FROM unnest(
-        :id_source_id::smallint[], :id_kind::text[], :id_value::text[], :id_payment_id::uuid[])
+    SELECT * FROM unnest(:ids::written_payment_id[])
     ON CONFLICT DO NOTHING
     RETURNING 1
 ),
@@ -90,18 +87,7 @@ new_payments AS (
         refund_total_minor, refunded_minor, paid_at, failed_at, voided_at, canceled_at,
         refunded_at, processing_at, applied_at, subscription_id, period_start, period_end,
         review, version)
-    SELECT * FROM unnest(
-        :new_payment_id::uuid[], :new_payment_source_id::smallint[], :new_payment_email::text[],
-        :new_payment_email_key::text[], :new_payment_user_id::uuid[],
-        :new_payment_plan_id::text[], :new_payment_currency::text[],
-        :new_payment_captured_minor::bigint[], :new_payment_refund_total_minor::bigint[],
-        :new_payment_refunded_minor::bigint[], :new_payment_paid_at::timestamptz[],
-        :new_payment_failed_at::timestamptz[], :new_payment_voided_at::timestamptz[],
-        :new_payment_canceled_at::timestamptz[], :new_payment_refunded_at::timestamptz[],
-        :new_payment_processing_at::timestamptz[], :new_payment_applied_at::timestamptz[],
-        :new_payment_subscription_id::uuid[], :new_payment_period_start::timestamptz[],
-        :new_payment_period_end::timestamptz[], :new_payment_review::text[],
-        :new_payment_version::bigint[])
+    SELECT * FROM unnest(:new_payments::written_payment[])
     RETURNING 1
 ),
 changed_payments AS (
@@ -115,21 +101,7 @@ changed_payments AS (
            subscription_id = c.subscription_id, period_start = c.period_start,
            period_end = c.period_end, review = c.review, version = p.version + 1,
            updated_at = now()
-      FROM unnest(
-        :payment_id::uuid[], :payment_source_id::smallint[], :payment_email::text[],
-        :payment_email_key::text[], :payment_user_id::uuid[], :payment_plan_id::text[],
-        :payment_currency::text[], :payment_captured_minor::bigint[],
-        :payment_refund_total_minor::bigint[], :payment_refunded_minor::bigint[],
-        :payment_paid_at::timestamptz[], :payment_failed_at::timestamptz[],
-        :payment_voided_at::timestamptz[], :payment_canceled_at::timestamptz[],
-        :payment_refunded_at::timestamptz[], :payment_processing_at::timestamptz[],
-        :payment_applied_at::timestamptz[], :payment_subscription_id::uuid[],
-        :payment_period_start::timestamptz[], :payment_period_end::timestamptz[],
-        :payment_review::text[], :payment_version::bigint[])
-        AS c (id, source_id, email, email_key, user_id, plan_id, currency, captured_minor,
-              refund_total_minor, refunded_minor, paid_at, failed_at, voided_at, canceled_at,
-              refunded_at, processing_at, applied_at, subscription_id, period_start, period_end,
-              review, version)
+      FROM unnest(:payments::written_payment[]) AS c
      WHERE p.id = c.id
        AND p.version = c.version
        AND (p.applied_at IS NULL OR p.applied_at = c.applied_at)
@@ -137,11 +109,7 @@ changed_payments AS (
 ),
 new_subscriptions AS (
     INSERT INTO subscriptions (id, user_id, product, status, current_period_end, version)
-    SELECT * FROM unnest(
-        :new_subscription_id::uuid[], :new_subscription_user_id::uuid[],
-        :new_subscription_product::text[], :new_subscription_status::text[],
-        :new_subscription_current_period_end::timestamptz[],
-        :new_subscription_version::bigint[])
+    SELECT * FROM unnest(:new_subscriptions::written_subscription[])
     ON CONFLICT DO NOTHING
     RETURNING 1
 ),
@@ -149,11 +117,7 @@ changed_subscriptions AS (
     UPDATE subscriptions AS s
        SET status = c.status, current_period_end = c.current_period_end,
            version = s.version + 1, updated_at = now()
-      FROM unnest(
-        :subscription_id::uuid[], :subscription_user_id::uuid[], :subscription_product::text[],
-        :subscription_status::text[], :subscription_current_period_end::timestamptz[],
-        :subscription_version::bigint[])
-        AS c (id, user_id, product, status, current_period_end, version)
+      FROM unnest(:subscriptions::written_subscription[]) AS c
      WHERE s.id = c.id
        AND s.version = c.version
     RETURNING 1
@@ -161,27 +125,15 @@ changed_subscriptions AS (
 new_events AS (
     INSERT INTO webhook_events (
         id, source_id, status, key, type, external_event_id, external_payment_id,
-        order_reference, signature_valid, signature_method, is_test, error_code, error_message, conflicts_with,
-        attempts, received_at, processed_at, occurred_at, remote_address, request_id, headers,
-        raw_body)
-    SELECT * FROM unnest(
-        :event_id::uuid[], :event_source_id::smallint[], :event_status::text[],
-        :event_key::text[], :event_type::text[], :event_external_event_id::text[],
-        :event_external_payment_id::text[], :event_order_reference::text[],
-        :event_signature_valid::boolean[], :event_signature_method::text[], :event_is_test::boolean[], :event_error_code::text[],
-        :event_error_message::text[], :event_conflicts_with::uuid[],
-        :event_attempts::smallint[], :event_received_at::timestamptz[],
-        :event_processed_at::timestamptz[], :event_occurred_at::timestamptz[],
-        :event_remote_address::text[], :event_request_id::text[], :event_headers::jsonb[],
-        :event_raw_body::bytea[])
+        order_reference, signature_valid, signature_method, is_test, error_code, error_message,
+        conflicts_with, attempts, received_at, processed_at, occurred_at, remote_address,
+        request_id, headers, raw_body)
+    SELECT * FROM unnest(:events::written_event[])
     RETURNING 1
 ),
 new_messages AS (
     INSERT INTO outbox (id, aggregate_type, aggregate_id, type, version, payload, occurred_at)
-    SELECT * FROM unnest(
-        :message_id::uuid[], :message_aggregate_type::text[], :message_aggregate_id::uuid[],
-        :message_type::text[], :message_version::bigint[], :message_payload::jsonb[],
-        :message_occurred_at::timestamptz[])
+    SELECT * FROM unnest(:messages::written_message[])
     RETURNING 1
 )
 SELECT require_written(
