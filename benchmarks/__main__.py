@@ -15,12 +15,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.contender import ROOT, BenchmarkError
 from benchmarks.contenders import Paidonce, Peer
 from benchmarks.databases import Databases, open_databases
+from benchmarks.floor import Floor
 from benchmarks.machine import describe_machine
 from benchmarks.plot import draw
 from benchmarks.report import OURS, PEER, summarise, terminal_table, write_markdown
 from benchmarks.rounds import Measurement, Plan, measure, prepare
 
-CONTENDERS = (Peer(), Paidonce())
+CONTENDERS = (Peer(), Paidonce(), Floor())
 DOCS = ROOT / "docs"
 MAX_ROUNDS = 100
 FILE_WIDTH = 132

@@ -97,7 +97,7 @@ class HttpServer(Running):
         )
         try:
             async with asyncio.timeout(load.warmup_s + load.seconds + LOAD_GRACE_S):
-                return await _follow(process, meter)
+                return await follow(process, meter)
         finally:
             await stop(process)
 
@@ -115,7 +115,7 @@ class HttpServer(Running):
         return [f"--{name}={value}" for name, value in values.items()]
 
 
-async def _follow(process: asyncio.subprocess.Process, meter: Meter | None) -> LoadResult:
+async def follow(process: asyncio.subprocess.Process, meter: Meter | None) -> LoadResult:
     """Read the three lines of the load generator: begin, end, result."""
     assert process.stdout is not None
     lines = []

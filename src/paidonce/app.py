@@ -19,8 +19,7 @@ from paidonce.engine.retry import RetryPolicy
 from paidonce.engine.worker import Worker
 from paidonce.errors import ConfigurationError, DatabaseAwayError, InvalidMoneyError
 from paidonce.operations import Operations
-from paidonce.providers import configured_provider
-from paidonce.providers.contract import Provider
+from paidonce.providers import configured_providers
 from paidonce.settings import PlanSettings, Settings
 from paidonce.store.db import Database, open_database
 from paidonce.store.embedded import EmbeddedPostgres
@@ -59,7 +58,9 @@ class Dispatcher:
 @asynccontextmanager
 async def opened_database(settings: Settings) -> AsyncIterator[Database]:
     """The database, started if it is the embedded one, with its schema up to date."""
-    providers_of(settings)  # what is wrong with the sources is told before anything is started
+    configured_providers(
+        settings
+    )  # what is wrong with the sources is told before anything is started
     if not settings.database.is_embedded:
         async with _migrated(settings.database.url) as database:
             yield database
@@ -77,7 +78,7 @@ async def opened_database(settings: Settings) -> AsyncIterator[Database]:
 async def opened_operations(settings: Settings) -> AsyncIterator[Operations]:
     """The operators' verbs without a server, for the command line."""
     async with opened_database(settings) as database:
-        rules, _ = await _rules(settings, database)
+        rules, _ = await load_rules(settings, database)
         yield Operations(database, rules)
 
 
@@ -85,7 +86,7 @@ async def opened_operations(settings: Settings) -> AsyncIterator[Operations]:
 async def running(settings: Settings) -> AsyncIterator[App]:
     """The whole service. At the end, what was accepted is settled before anything stops."""
     async with opened_database(settings) as database:
-        rules, sources = await _rules(settings, database)
+        rules, sources = await load_rules(settings, database)
         group = Group(database, rules, settings.server.max_waiting)
         intake = Intake(group, sources, is_queued=settings.server.mode == "queued")
         operations = Operations(database, rules)
@@ -102,11 +103,6 @@ async def running(settings: Settings) -> AsyncIterator[App]:
                 yield App(operations, edge, Dispatcher(edge, api))
         finally:
             await group.stop()
-
-
-def providers_of(settings: Settings) -> dict[str, Provider]:
-    """Every source's provider. Raises ConfigurationError."""
-    return {name: configured_provider(name, one) for name, one in settings.sources.items()}
 
 
 @asynccontextmanager
@@ -132,8 +128,9 @@ def _without_password(url: str) -> str:
     return f"{parts.scheme}://…@{parts.hostname or ''}:{parts.port or 5432}{parts.path}"
 
 
-async def _rules(settings: Settings, database: Database) -> tuple[Rules, dict[str, Source]]:
-    providers = providers_of(settings)
+async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dict[str, Source]]:
+    """What settling depends on, and the sources by name; both known to the database from now on."""
+    providers = configured_providers(settings)
     sources: dict[str, Source] = {}
     async with database.transaction() as connection:
         plans = await sync_plans(connection, _plans(settings.plans))

@@ -1,21 +1,24 @@
-"""The command line: thin over `server` and `operations`."""
+"""The command line: thin over `server` and `operations`.
+
+The server and the database are imported by the commands that need them: importing them takes a
+second, and `paidonce send` should not.
+"""
 
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 from uuid import UUID
 
 import typer
+import uvloop
 from rich.console import Console
 from rich.table import Table
 
 from paidonce import __version__, demo, sender
-from paidonce.app import opened_database, opened_operations, providers_of
 from paidonce.errors import ConfigurationError, PaidonceError
-from paidonce.operations import Scope
+from paidonce.providers import configured_providers
 from paidonce.providers.contract import Sample
-from paidonce.server import serve as serve_until_stopped
 from paidonce.settings import Settings
 
 app = typer.Typer(
@@ -64,6 +67,8 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Where to listen.")] = None,
 ) -> None:
     """Run the service. Without a configuration it is a demo on an embedded database."""
+    from paidonce.server import serve as serve_until_stopped
+
     settings, is_demo = _settings(config, host=host, port=port)
     _run(serve_until_stopped(settings, is_demo, told.print))
 
@@ -71,6 +76,8 @@ def serve(
 @app.command()
 def migrate(config: Config = None) -> None:
     """Bring the database's schema up to date."""
+    from paidonce.app import opened_database
+
     settings, _ = _settings(config)
 
     async def run() -> None:
@@ -106,7 +113,7 @@ def send(
     if settings.environment == "production":
         raise ConfigurationError("environment = 'production': test webhooks are refused there")
     name = source or next(iter(settings.sources))
-    provider = providers_of(settings).get(name)
+    provider = configured_providers(settings).get(name)
     if provider is None:
         known = ", ".join(settings.sources)
         raise ConfigurationError(f"--source {name}: there is no such source; known are {known}")
@@ -121,15 +128,18 @@ def send(
 @keys.command("create")
 def create_key(
     name: Annotated[str, typer.Option(help="What it is for; it stands in the audit log.")],
-    scope: Annotated[Scope, typer.Option(help="What it may do.")],
+    scope: Annotated[Literal["read", "operate", "admin"], typer.Option(help="What it may do.")],
     config: Config = None,
 ) -> None:
     """Make an API key and print it, once."""
+    from paidonce.app import opened_operations
+    from paidonce.operations import Scope
+
     settings, _ = _settings(config)
 
     async def run() -> str:
         async with opened_operations(settings) as operations:
-            return await operations.create_key(name, scope)
+            return await operations.create_key(name, Scope(scope))
 
     typer.echo(_run(run()))
 
@@ -137,6 +147,8 @@ def create_key(
 @keys.command("list")
 def list_keys(config: Config = None, json: Json = False) -> None:
     """List the API keys."""
+    from paidonce.app import opened_operations
+
     settings, _ = _settings(config)
 
     async def run() -> list[Any]:
@@ -157,6 +169,8 @@ def list_keys(config: Config = None, json: Json = False) -> None:
 @keys.command("revoke")
 def revoke_key(key_id: UUID, config: Config = None) -> None:
     """Make an API key invalid for good."""
+    from paidonce.app import opened_operations
+
     settings, _ = _settings(config)
 
     async def run() -> None:
@@ -173,8 +187,6 @@ def _settings(config: Path | None, **server: Any) -> tuple[Settings, bool]:
 
 
 def _run(work: Coroutine[Any, Any, Any]) -> Any:
-    import uvloop
-
     try:
         return uvloop.run(work)
     except KeyboardInterrupt:

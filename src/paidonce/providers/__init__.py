@@ -7,7 +7,7 @@ from typing import Any, Final
 from paidonce.errors import ConfigurationError
 from paidonce.providers import tilda
 from paidonce.providers.contract import Provider
-from paidonce.settings import SourceSettings, resolve_secret
+from paidonce.settings import Settings, SourceSettings, resolve_secret
 
 Configure = Callable[[Sequence[str], Mapping[str, Any], str], Provider]
 """Makes a provider from a source's secrets, its own options and the settings key to name."""
@@ -19,8 +19,12 @@ REGISTRY: Final[Mapping[str, Configure]] = {
 }
 
 
-def configured_provider(name: str, source: SourceSettings) -> Provider:
-    """The provider of the source with this name. Raises ConfigurationError."""
+def configured_providers(settings: Settings) -> dict[str, Provider]:
+    """Every source's provider, by the source's name. Raises ConfigurationError."""
+    return {name: _configured(name, source) for name, source in settings.sources.items()}
+
+
+def _configured(name: str, source: SourceSettings) -> Provider:
     key = f"sources.{name}"
     configure = _find(source.provider, key)
     secrets = [

@@ -1,0 +1,170 @@
+"""The floor: the same rows by the same SQL from a bare loop, without HTTP.
+
+As many loops as Paidonce has flushers settle batches of events that were read before the clock
+started. What Paidonce needs beyond this is the price of the network, of reading deliveries and of
+answering them. Prints the same three lines as the load generator.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from statistics import quantiles
+from time import monotonic, perf_counter
+
+import orjson
+import uvloop
+from uuid_utils.compat import uuid7
+
+from benchmarks.contender import ROOT, Load, Running, follow, stop
+from benchmarks.contenders import Paidonce
+from benchmarks.load import LoadResult
+from benchmarks.meter import Meter
+from benchmarks.workload import SignedEvent, random_events
+from paidonce.app import load_rules
+from paidonce.domain.events import EventId
+from paidonce.engine.group import FLUSHERS
+from paidonce.engine.items import Incoming, Request, Source
+from paidonce.engine.transactions import Settler
+from paidonce.providers.contract import Delivery, key_digest
+from paidonce.settings import load_settings
+from paidonce.store.db import open_database
+
+MAX_EVENTS_PER_S = 8_000
+TIMEOUT_S = 180.0
+
+
+class Floor(Paidonce):
+    """The engine without its door."""
+
+    name = "floor"
+    title = "Floor: the same SQL, no HTTP"
+
+    def running(self, url: str, *, work_dir: Path) -> AbstractAsyncContextManager[Running]:  # type: ignore[override]
+        """A process that waits to be driven."""
+        return self._running(self.write_config(url, work_dir, port=1))
+
+    @asynccontextmanager
+    async def _running(self, config: Path) -> AsyncIterator[Running]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "benchmarks.floor", f"--config={config}"),
+            cwd=ROOT,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            yield BareLoop(process.pid, process)
+        finally:
+            await stop(process)
+
+
+@dataclass(frozen=True, slots=True)
+class BareLoop(Running):
+    """A started process of this module."""
+
+    pid: int
+    process: asyncio.subprocess.Process
+
+    async def drive(self, load: Load, meter: Meter | None) -> LoadResult:
+        """Say how hard to press, and read what came of it."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(orjson.dumps(asdict(load)) + b"\n")
+        async with asyncio.timeout(load.warmup_s + load.seconds + TIMEOUT_S):
+            return await follow(self.process, meter)
+
+
+def main() -> None:
+    """Wait for the load on standard input, and run it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, required=True)
+    config = parser.parse_args().config
+    load = Load(**orjson.loads(sys.stdin.readline()))
+    uvloop.run(run(config, load))
+
+
+async def run(config: Path, load: Load) -> None:
+    """Settle batches until the time is over, and print what was done."""
+    settings = load_settings(config)
+    database = await open_database(settings.database.url)
+    rules, sources = await load_rules(settings, database)
+    supply = int(MAX_EVENTS_PER_S * (load.warmup_s + load.seconds))
+    ready = iter(
+        [_read(one, sources["bench"]) for one in random_events(users=load.users, count=supply)]
+    )
+    size = max(load.connections // FLUSHERS, 1)
+    settlers = [Settler(database, rules) for _ in range(FLUSHERS)]
+    clock = Clock(perf_counter() + load.warmup_s, load.seconds)
+    await asyncio.gather(_mark(clock), *(_settle(one, ready, size, clock) for one in settlers))
+    print(orjson.dumps(asdict(clock.result())).decode(), flush=True)
+    for settler in settlers:
+        await settler.close()
+    await database.close()
+
+
+class Clock:
+    """When the measured time is, and what was settled in it."""
+
+    def __init__(self, begins_at: float, seconds: float) -> None:
+        self.begins_at = begins_at
+        self.ends_at = begins_at + seconds
+        self.settled = 0
+        self.latencies_s: list[float] = []
+
+    def note(self, events: int, latency_s: float) -> None:
+        """A batch was settled just now."""
+        self.settled += events
+        if self.begins_at <= perf_counter() < self.ends_at:
+            self.latencies_s += [latency_s] * events
+
+    def result(self) -> LoadResult:
+        """The same figures as the load generator's."""
+        cuts = quantiles(self.latencies_s, n=100)
+        return LoadResult(
+            seconds=self.ends_at - self.begins_at,
+            events=len(self.latencies_s),
+            p50_ms=cuts[49] * 1000,
+            p99_ms=cuts[98] * 1000,
+            max_ms=max(self.latencies_s) * 1000,
+            client_cpu_s=0.0,
+            answers={"200 success": self.settled},
+            lost=0,
+        )
+
+
+async def _mark(clock: Clock) -> None:
+    for moment in (clock.begins_at, clock.ends_at):
+        await asyncio.sleep(max(moment - perf_counter(), 0))
+        print("{}", flush=True)
+
+
+async def _settle(settler: Settler, ready: Iterator[Incoming], size: int, clock: Clock) -> None:
+    while perf_counter() < clock.ends_at:
+        batch = list(islice(ready, size))
+        if not batch:
+            return
+        started = perf_counter()
+        await settler.settle(batch)
+        clock.note(len(batch), perf_counter() - started)
+
+
+def _read(signed: SignedEvent, source: Source) -> Incoming:
+    delivery = Delivery({"content-type": "application/json"}, signed.body, datetime.now(UTC))
+    identity = source.provider.identify(delivery)
+    return Incoming(
+        event_id=EventId(uuid7()),
+        source=source,
+        request=Request("floor", "127.0.0.1", monotonic()),
+        delivery=delivery,
+        identity=identity,
+        key=(source.id, key_digest(identity.key)),
+        event=source.provider.translate(delivery),
+    )
+
+
+if __name__ == "__main__":
+    main()
