@@ -45,6 +45,10 @@ class Floor(Paidonce):
     name = "floor"
     title = "Floor: the same SQL, no HTTP"
 
+    async def prepare(self, url: str, *, users: int, work_dir: Path) -> None:
+        """Through the door, as Paidonce itself."""
+        await Paidonce().prepare(url, users=users, work_dir=work_dir)
+
     def running(self, url: str, *, work_dir: Path) -> AbstractAsyncContextManager[Running]:  # type: ignore[override]
         """A process that waits to be driven."""
         return self._running(self.write_config(url, work_dir, port=1))
