@@ -31,6 +31,7 @@ log = logger(__name__)
 FLUSHERS: Final = 2
 MAX_BATCH: Final = 128
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
+MAX_PASSED_OVER: Final = 512
 BUSY_PAUSE_S: Final = 0.02
 BUSY_PATIENCE_S: Final = 0.5
 
@@ -116,6 +117,8 @@ class Group:
         passed_over: list[_Entry] = []
         size = 0
         while self._waiting and len(batch) < MAX_BATCH and size < MAX_BATCH_BYTES:
+            if len(passed_over) == MAX_PASSED_OVER:
+                break
             entry = self._waiting.popleft()
             if entry.answer.done():  # the client went away, and nothing was promised
                 continue

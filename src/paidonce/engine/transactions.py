@@ -10,10 +10,11 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Final
 
 from paidonce.domain.events import Code, EventStatus, Outcome
-from paidonce.engine.items import Incoming, Item, Rules, Settled, Waiting
+from paidonce.engine.items import Item, Refused, Result, Revisit, Rules, Settled, Verdict
 from paidonce.engine.settle import settle, settle_at_once
 from paidonce.errors import DatabaseAwayError
 from paidonce.store.db import Database, Trouble, away, is_lock_timeout, trouble
@@ -88,7 +89,10 @@ class Settler:
 
     async def _settle_poisoned(self, item: Item, error: Exception) -> Settled:
         """Store the event without its effect, so that it is not lost and a person sees it."""
-        if not isinstance(item, Incoming | Waiting) or item.preset is not None:
+        if isinstance(item, Refused):  # evidence that cannot be kept; nobody else may suffer for it
+            log.error("evidence_lost", request_id=item.request.id, exc_info=error)
+            return Settled(datetime.now(UTC), [Verdict(item, Result.FAILED_FINAL, None)])
+        if isinstance(item, Revisit) or item.preset is not None:
             raise error
         log.error("event_poisoned", webhook_event_id=str(item.event_id), exc_info=error)
         fault = f"the database refused it: {type(error).__name__}"

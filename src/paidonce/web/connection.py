@@ -8,7 +8,7 @@ its headers have a size.
 reading and writing it costs. Everything else is uvicorn's.
 """
 
-from asyncio import Task, TimerHandle
+from asyncio import Task, TimerHandle, current_task
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -105,13 +105,13 @@ class DeliveryConnection(GuardedConnection):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._call: Call | None = None  # the delivery whose body is being read
-        self._body = b""
+        self._body = bytearray()
         self._is_refused = False  # what still comes of this request is passed over
         self._is_last = False  # the connection closes after what is being answered
         self._answers: list[Task[None]] = []  # under way, in the order of their requests
 
     def on_message_begin(self) -> None:
-        self._call, self._body = None, b""
+        self._call, self._body = None, bytearray()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -134,7 +134,7 @@ class DeliveryConnection(GuardedConnection):
     def on_message_complete(self) -> None:
         if self._call is not None:
             self._stop_clock()
-            self._answer_later(self._call, self._body)
+            self._answer_later(self._call, bytes(self._body))
         elif not self._is_refused:
             super().on_message_complete()
         elif not self._answers:
@@ -174,7 +174,7 @@ class DeliveryConnection(GuardedConnection):
 
     def _refuse_delivery(self, refusal: Answer) -> None:
         """Answer at once, and pass over the rest of the body: closing now could lose the answer."""
-        self._call, self._body = None, b""
+        self._call, self._body = None, bytearray()
         self._is_refused = self._is_last = True
         if not self._answers:
             self.transport.write(_raw(refusal, keep_alive=False))
@@ -198,7 +198,8 @@ class DeliveryConnection(GuardedConnection):
         await self.flow.drain()
         if self.transport.is_closing():
             return
-        is_kept = keep_alive and not self._is_last
+        is_last = self._is_last and current_task() is self._answers[-1]
+        is_kept = keep_alive and not is_last
         self.transport.write(_raw(answer, is_kept))
         if not is_kept:
             self.transport.close()
