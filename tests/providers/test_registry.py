@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from paidonce.errors import ConfigurationError
-from paidonce.providers import configured_provider
+from paidonce.providers import configured_providers
+from paidonce.providers.contract import Provider
 from paidonce.providers.tilda import Tilda
-from paidonce.settings import SourceSettings
+from paidonce.settings import Settings, SourceSettings
 
 MODULE = """
 from dataclasses import dataclass
@@ -24,6 +25,10 @@ def configure(secrets, options, key):
 """
 
 
+def configured(name: str, source: SourceSettings) -> Provider:
+    return configured_providers(Settings(sources={name: source}))[name]
+
+
 @pytest.fixture
 def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package of somebody else's that brings a provider, as pip would leave it."""
@@ -38,7 +43,7 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_registered_provider_is_found() -> None:
     """PRV-1"""
-    provider = configured_provider("shop", SourceSettings(provider="tilda", secrets=("secret",)))
+    provider = configured("shop", SourceSettings(provider="tilda", secrets=("secret",)))
     assert isinstance(provider, Tilda)
     assert provider.secrets == (b"secret",)
 
@@ -52,7 +57,7 @@ def test_a_provider_of_another_package_is_found_by_its_entry_point(
     source = SourceSettings.model_validate(
         {"provider": "acme", "secrets": ["env:ACME_SECRET"], "region": "eu"}
     )
-    provider = configured_provider("shop", source)
+    provider = configured("shop", source)
     assert provider.name == "acme"
     assert vars(provider) == {
         "secrets": ("resolved",),
@@ -64,7 +69,7 @@ def test_a_provider_of_another_package_is_found_by_its_entry_point(
 @pytest.mark.usefixtures("_installed")
 def test_another_package_cannot_take_the_place_of_a_provider_of_ours() -> None:
     """PRV-1"""
-    provider = configured_provider("shop", SourceSettings(provider="tilda", secrets=("secret",)))
+    provider = configured("shop", SourceSettings(provider="tilda", secrets=("secret",)))
     assert isinstance(provider, Tilda)
 
 
@@ -72,7 +77,7 @@ def test_another_package_cannot_take_the_place_of_a_provider_of_ours() -> None:
 def test_an_unknown_provider_is_refused_with_those_that_are_known() -> None:
     """USE-3"""
     with pytest.raises(ConfigurationError) as caught:
-        configured_provider("shop", SourceSettings(provider="tida", secrets=("secret",)))
+        configured("shop", SourceSettings(provider="tida", secrets=("secret",)))
     told = str(caught.value)
     assert "sources.shop.provider" in told
     assert "'tida'" in told

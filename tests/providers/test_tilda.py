@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from paidonce.domain.events import Code, ExternalId, Ignored, PaymentEvent
 from paidonce.domain.money import Money
 from paidonce.errors import ConfigurationError, MalformedError
-from paidonce.providers import configured_provider, tilda
+from paidonce.providers import configured_providers, tilda
 from paidonce.providers.contract import Delivery, Identity, key_digest
-from paidonce.settings import SourceSettings
+from paidonce.settings import Settings, SourceSettings
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 TILDA = tilda.configure(["secret"], {}, "sources.test")
@@ -311,7 +311,7 @@ def test_a_provider_that_is_given_an_empty_secret_is_refused(secret: str) -> Non
     """PRV-7: an empty HMAC key would let anybody sign."""
     source = SourceSettings(provider="tilda", secrets=("right", secret))
     with pytest.raises(ConfigurationError, match=r"sources\.shop\.secrets\[1\]"):
-        configured_provider("shop", source)
+        configured_providers(Settings(sources={"shop": source}))
 
 
 def test_a_setting_that_tilda_does_not_have_is_refused() -> None:

@@ -80,8 +80,9 @@ async def test_a_process_waits_for_a_migration_that_takes_long(empty: Database) 
         waiting = asyncio.create_task(migrate(empty))
         done, _ = await asyncio.wait({waiting}, timeout=LOCK_TIMEOUT_S + 0.5)
         await QUERIES["unlock_migrations"].row(holder)
-    assert not done, "it gave up while another process was migrating"
-    assert await waiting is not None
+    (answer,) = await asyncio.gather(waiting, return_exceptions=True)
+    assert not done, f"it gave up while another process was migrating: {answer}"
+    assert isinstance(answer, str)
 
 
 async def test_a_failed_migration_lets_others_try(empty: Database) -> None:

@@ -463,6 +463,16 @@ async def test_a_payment_that_was_applied_is_not_applied_again(
     assert await shop.payment("p") == before
 
 
+async def test_a_refund_is_never_written_smaller_than_it_is(shop: Stage, settler: Settler) -> None:
+    """PAY-2: the statement itself only lets it grow."""
+    await settler.settle([shop.paid("p"), refund(shop, "r-1", 300)])
+    async with shop.database.connection() as connection:
+        payment, now = await loaded_payment(shop, connection, "p")
+        less = replace(payment, facts=replace(payment.facts, refunds={"r-1": 1}))
+        await settlement.write(connection, Changes(payments=[less]), now)
+    assert (await shop.one("SELECT amount_minor FROM refunds"))["amount_minor"] == 300
+
+
 async def test_a_subscription_that_changed_since_it_was_read_is_not_overwritten(
     shop: Stage, settler: Settler
 ) -> None:
