@@ -1,4 +1,4 @@
-"""Measure Paidonce beside its peer: python -m benchmarks, or make bench."""
+"""Measure Paidonce beside its peers: python -m benchmarks, or make bench."""
 
 import argparse
 import asyncio
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from benchmarks.contender import ROOT, BenchmarkError
-from benchmarks.contenders import Paidonce, Peer
+from benchmarks.contenders import Paidonce, Peer, TunedPeer
 from benchmarks.databases import Databases, open_databases
 from benchmarks.floor import Floor
 from benchmarks.machine import describe_machine
@@ -21,10 +21,10 @@ from benchmarks.plot import draw
 from benchmarks.report import OURS, PEER, summarise, terminal_table, write_markdown
 from benchmarks.rounds import Measurement, Plan, measure, prepare
 
-CONTENDERS = (Peer(), Paidonce(), Floor())
+CONTENDERS = (Peer(), TunedPeer(), Paidonce(), Floor())
 DOCS = ROOT / "docs"
 MAX_ROUNDS = 100
-FILE_WIDTH = 132
+FILE_WIDTH = 160
 MAX_SECONDS = 600.0
 
 
@@ -101,10 +101,10 @@ def parse_arguments() -> argparse.Namespace:
     """The command line."""
     names = [contender.name for contender in CONTENDERS]
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
-    parser.add_argument("--warmup", type=float, default=2.0, help="seconds before each")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement")
+    parser.add_argument("--warmup", type=float, default=1.5, help="seconds before each")
     parser.add_argument(
-        "--patience", type=float, default=60.0, help="seconds to wait for an idle machine"
+        "--patience", type=float, default=20.0, help="seconds to wait for an idle machine"
     )
     parser.add_argument("--connections", type=_numbers, default=[8, 64, 256])
     parser.add_argument("--rounds", type=int, default=3)

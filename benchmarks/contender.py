@@ -21,7 +21,7 @@ READY_INTERVAL_S = 0.1
 STOP_TIMEOUT_S = 20.0
 # For building the requests before the clock starts and waiting for the last answers after it.
 LOAD_GRACE_S = 180.0
-MAX_EVENTS_PER_S = 25_000
+MAX_EVENTS_PER_S = 15_000
 LOG_TAIL_BYTES = 2000
 
 
@@ -61,6 +61,8 @@ class Contender(ABC):
 
     name: str
     title: str
+    template: str  # The prepared database; those of one name need only one.
+    once: bool = False  # Whether one round is enough.
 
     @property
     def log_name(self) -> str:

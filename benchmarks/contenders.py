@@ -1,4 +1,4 @@
-"""Paidonce and its peer: how each is prepared, started and counted."""
+"""Paidonce and its peers: how each is prepared, started and counted."""
 
 import asyncio
 import sys
@@ -68,6 +68,8 @@ class Peer(HttpContender):
 
     name = "peer"
     title = "FastAPI + SQLAlchemy"
+    template = "bench_peer"
+    module = "benchmarks.peer"
     applied_query = "SELECT count(*) FROM payments WHERE subscription_applied_at IS NOT NULL"
 
     async def create_schema(self, url: str, work_dir: Path) -> None:
@@ -84,11 +86,19 @@ class Peer(HttpContender):
         port = free_port()
         options = [f"--url={url}", f"--port={port}", f"--secret={SECRET}"]
         return http_server(
-            [sys.executable, "-m", "benchmarks.peer", *options],
+            [sys.executable, "-m", self.module, *options],
             port=port,
             path="/webhooks/payments",
             log=work_dir / self.log_name,
         )
+
+
+class TunedPeer(Peer):
+    """The same tables and application around a faster handler, in benchmarks/tuned_peer."""
+
+    name = "tuned_peer"
+    title = "the same, tuned (Core, statements built once)"
+    module = "benchmarks.tuned_peer"
 
 
 class Paidonce(HttpContender):
@@ -96,6 +106,7 @@ class Paidonce(HttpContender):
 
     name = "paidonce"
     title = "Paidonce"
+    template = "bench_paidonce"
     applied_query = "SELECT count(*) FROM payments WHERE applied_at IS NOT NULL"
     program = str(Path(sys.executable).with_name("paidonce"))
 

@@ -1,14 +1,16 @@
 """The floor: the same rows by the same SQL from a bare loop, without HTTP.
 
 As many loops as Paidonce has flushers settle batches of events that were read before the clock
-started. What Paidonce needs beyond this is the price of the network, of reading deliveries and of
-answering them. Prints the same three lines as the load generator.
+started; no two of them have events of one user, as no two flushers have at a time. What Paidonce
+needs beyond this is the price of the network, of reading deliveries and of answering them. Prints
+the same three lines as the load generator.
 """
 
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -16,26 +18,27 @@ from itertools import islice
 from pathlib import Path
 from statistics import quantiles
 from time import monotonic, perf_counter
+from zlib import crc32
 
 import orjson
 import uvloop
 from uuid_utils.compat import uuid7
 
-from benchmarks.contender import ROOT, Load, Running, follow, stop
+from benchmarks.contender import ROOT, BenchmarkError, Load, Running, follow, stop
 from benchmarks.contenders import Paidonce
 from benchmarks.load import LoadResult
 from benchmarks.meter import Meter
 from benchmarks.workload import SignedEvent, random_events
 from paidonce.app import load_rules
-from paidonce.domain.events import EventId
+from paidonce.domain.events import EventId, PaymentEvent
 from paidonce.engine.group import FLUSHERS
-from paidonce.engine.items import Incoming, Request, Source
+from paidonce.engine.items import Incoming, Request, Result, Source, Verdict
 from paidonce.engine.transactions import Settler
 from paidonce.providers.contract import Delivery, key_digest
 from paidonce.settings import load_settings
 from paidonce.store.db import open_database
 
-MAX_EVENTS_PER_S = 8_000
+MAX_EVENTS_PER_S = 12_000
 TIMEOUT_S = 180.0
 
 
@@ -44,6 +47,7 @@ class Floor(Paidonce):
 
     name = "floor"
     title = "Floor: the same SQL, no HTTP"
+    once = True
 
     async def prepare(self, url: str, *, users: int, work_dir: Path) -> None:
         """Through the door, as Paidonce itself."""
@@ -97,13 +101,12 @@ async def run(config: Path, load: Load) -> None:
     database = await open_database(settings.database.url)
     rules, sources = await load_rules(settings, database)
     supply = int(MAX_EVENTS_PER_S * (load.warmup_s + load.seconds))
-    ready = iter(
-        [_read(one, sources["bench"]) for one in random_events(users=load.users, count=supply)]
-    )
+    events = [_read(one, sources["bench"]) for one in random_events(users=load.users, count=supply)]
     size = max(load.connections // FLUSHERS, 1)
     settlers = [Settler(database, rules) for _ in range(FLUSHERS)]
     clock = Clock(perf_counter() + load.warmup_s, load.seconds)
-    await asyncio.gather(_mark(clock), *(_settle(one, ready, size, clock) for one in settlers))
+    shares = zip(settlers, _deal(events), strict=True)
+    await asyncio.gather(_mark(clock), *(_settle(one, own, size, clock) for one, own in shares))
     print(orjson.dumps(asdict(clock.result())).decode(), flush=True)
     for settler in settlers:
         await settler.close()
@@ -116,14 +119,18 @@ class Clock:
     def __init__(self, begins_at: float, seconds: float) -> None:
         self.begins_at = begins_at
         self.ends_at = begins_at + seconds
-        self.settled = 0
+        self.answers: Counter[str] = Counter()
         self.latencies_s: list[float] = []
 
-    def note(self, events: int, latency_s: float) -> None:
-        """A batch was settled just now."""
-        self.settled += events
+    def note(self, verdicts: Sequence[Verdict], latency_s: float) -> None:
+        """A batch was settled just now; what was not applied, if anything, counts as refused."""
+        applied = sum(verdict.result is Result.PROCESSED for verdict in verdicts)
+        self.answers.update(
+            f"{200 if verdict.result is Result.PROCESSED else 'not'} {verdict.result}"
+            for verdict in verdicts
+        )
         if self.begins_at <= perf_counter() < self.ends_at:
-            self.latencies_s += [latency_s] * events
+            self.latencies_s += [latency_s] * applied
 
     def result(self) -> LoadResult:
         """The same figures as the load generator's."""
@@ -135,7 +142,7 @@ class Clock:
             p99_ms=cuts[98] * 1000,
             max_ms=max(self.latencies_s) * 1000,
             client_cpu_s=0.0,
-            answers={"200 success": self.settled},
+            answers=dict(self.answers),
             lost=0,
         )
 
@@ -150,10 +157,20 @@ async def _settle(settler: Settler, ready: Iterator[Incoming], size: int, clock:
     while perf_counter() < clock.ends_at:
         batch = list(islice(ready, size))
         if not batch:
-            return
+            raise BenchmarkError("the floor is faster than its supply: raise MAX_EVENTS_PER_S")
         started = perf_counter()
-        await settler.settle(batch)
-        clock.note(len(batch), perf_counter() - started)
+        settled = await settler.settle(batch)
+        clock.note(settled.verdicts, perf_counter() - started)
+
+
+def _deal(events: Sequence[Incoming]) -> list[Iterator[Incoming]]:
+    """A share for every loop, divided by user: two that touch one row would find it busy."""
+    shares: list[list[Incoming]] = [[] for _ in range(FLUSHERS)]
+    for one in events:
+        assert isinstance(one.event, PaymentEvent)
+        assert one.event.email is not None
+        shares[crc32(one.event.email.encode()) % FLUSHERS].append(one)
+    return [iter(share) for share in shares]
 
 
 def _read(signed: SignedEvent, source: Source) -> Incoming:

@@ -1,4 +1,4 @@
-"""The results as a picture: applied events per second and p99, by connections."""
+"""The results as a picture: applied events per second and p99 of the peers and Paidonce."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,10 +8,9 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.report import OURS, PEER, Line
+from benchmarks.report import OURS, PEER, TUNED_PEER, Line
 
-COLOURS = {OURS: "#0b7a75", PEER: "#b8b8b8"}
-OTHER_COLOUR = "#e0a458"
+COLOURS = {PEER: "#c4c4c4", TUNED_PEER: "#8a8a8a", OURS: "#0b7a75"}
 INK = "#333333"
 GROUP_WIDTH = 0.78
 STYLE: dict[Any, Any] = {
@@ -25,7 +24,8 @@ STYLE: dict[Any, Any] = {
 
 
 def draw(path: Path, lines: Sequence[Line]) -> None:
-    """Write the picture as SVG."""
+    """Write the picture of those that speak HTTP as SVG."""
+    lines = [line for line in lines if line.contender in COLOURS]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9, 4), layout="constrained")
         rates, delays = figure.subplots(1, 2)
@@ -57,7 +57,7 @@ def _bars(axes: Axes, lines: Sequence[Line], values: Sequence[float], form: str)
             [groups.index(line.connections) + shift for line, _ in own],
             [value for _, value in own],
             width * 0.92,
-            color=COLOURS.get(name, OTHER_COLOUR),
+            color=COLOURS[name],
             label=own[0][0].title,
         )
         axes.bar_label(bars, [form.format(value) for _, value in own], padding=2, fontsize=8.5)

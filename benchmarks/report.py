@@ -9,7 +9,7 @@ from rich.table import Table
 
 from benchmarks.rounds import Figures, Measurement, Plan, median_of
 
-PEER, OURS = "peer", "paidonce"
+PEER, TUNED_PEER, OURS = "peer", "tuned_peer", "paidonce"
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 COLUMNS = (
     "conns",
@@ -28,8 +28,8 @@ COLUMNS = (
 )
 LEGEND = (
     "events/s: applied payments, the median of the rounds; low, high: the slowest and the fastest "
-    "round; ratio: to the peer; app, db: CPU time of the server and of PostgreSQL per event; "
-    "WAL B: bytes of WAL per event; others: the part of the machine that other processes had"
+    "round; ratio: to FastAPI + SQLAlchemy; app, db: CPU time of the server and of PostgreSQL per "
+    "event; WAL B: bytes of WAL per event; others: the part of the machine that other processes had"
 )
 FRAME = f"""\
 # Benchmarks
@@ -106,7 +106,8 @@ def terminal_table(lines: Sequence[Line]) -> Table:
     """The table for people who wait for it."""
     table = Table(caption=LEGEND)
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "contender" else "right", no_wrap=True)
+        is_text = column == "contender"
+        table.add_column(column, justify="left" if is_text else "right", no_wrap=not is_text)
     for above, line in zip([None, *lines], lines, strict=False):
         if above is not None and above.connections != line.connections:
             table.add_section()
@@ -134,8 +135,10 @@ def _sections(
     yield f"`{command}`"
     yield "![Applied events per second and p99 by connections](benchmarks.svg)"
     yield _markdown_table(lines)
+    yield "\n".join(_comparisons(lines))
     yield (
-        f"Medians of {plan.rounds} rounds of {plan.seconds:g} s after {plan.warmup_s:g} s of "
+        f"Medians of {plan.rounds} rounds{_exceptions(plan)} of {plan.seconds:g} s after "
+        f"{plan.warmup_s:g} s of "
         f"warm-up, the contenders taking turns, one running at a time, each time on a fresh copy "
         f"of a database in which {plan.users:,} users have a subscription. Every event is "
         "signed, unique and a payment of its own that extends a subscription; every answer 200 "
@@ -151,6 +154,25 @@ def _markdown_table(lines: Sequence[Line]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
+def _comparisons(lines: Sequence[Line]) -> Iterator[str]:
+    """How many times as many events Paidonce applies, beside each peer that was measured."""
+    ours = {line.connections: line.figures.events_per_s for line in lines if line.contender == OURS}
+    for name in (PEER, TUNED_PEER):
+        own = [line for line in lines if line.contender == name and line.connections in ours]
+        ratios = [
+            f"{ours[line.connections] / line.figures.events_per_s:.1f} at {line.connections}"
+            for line in own
+        ]
+        if own:
+            yield f"- Paidonce to {own[0].title}: {', '.join(ratios)} connections."
+
+
+def _exceptions(plan: Plan) -> str:
+    """Whose figures are no medians."""
+    titles = [contender.title for contender in plan.contenders if contender.once]
+    return f" ({'; '.join(titles)}: one round)" if titles and plan.rounds > 1 else ""
+
+
 def _client_cpu(lines: Sequence[Line]) -> str:
-    used = [line.figures.client_cpu_us for line in lines]
+    used = [line.figures.client_cpu_us for line in lines if line.figures.client_cpu_us]
     return f"{min(used):.0f} to {max(used):.0f}"

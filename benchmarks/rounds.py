@@ -62,7 +62,9 @@ class Plan:
         for number in range(self.rounds):
             order = self.contenders if number % 2 == 0 else self.contenders[::-1]
             for connections in self.connections:
-                yield from (Trial(number, contender, connections) for contender in order)
+                for contender in order:
+                    if number == 0 or not contender.once:
+                        yield Trial(number, contender, connections)
 
     def load(self, connections: int) -> Load:
         """The load of one measurement."""
@@ -75,16 +77,19 @@ class Plan:
 
 
 async def prepare(plan: Plan, databases: Databases, work_dir: Path) -> None:
-    """Make for each contender the database that all its measurements start from."""
+    """Make the databases that all measurements start from; contenders of one schema share one."""
+    prepared: set[str] = set()
     for contender in plan.contenders:
-        url = await databases.create(template_of(contender))
-        await contender.prepare(url, users=plan.users, work_dir=work_dir)
+        if contender.template not in prepared:
+            url = await databases.create(contender.template)
+            await contender.prepare(url, users=plan.users, work_dir=work_dir)
+            prepared.add(contender.template)
 
 
 async def measure(plan: Plan, trial: Trial, databases: Databases, work_dir: Path) -> Measurement:
     """One trial on a fresh copy of the prepared database, with no other contender running."""
     contender, name = trial.contender, f"bench_{trial.contender.name}_trial"
-    url = await databases.create(name, template=template_of(contender))
+    url = await databases.create(name, template=contender.template)
     applied_before = await contender.count_applied(url)
     async with contender.running(url, work_dir=work_dir) as running:
         meter = Meter(databases, server_pid=running.pid, postgres_pid=await databases.server_pid())
@@ -95,7 +100,8 @@ async def measure(plan: Plan, trial: Trial, databases: Databases, work_dir: Path
     try:
         check_honesty(trial, result, applied)
     except BenchmarkError as error:
-        error.add_note(f"The end of its output:\n{tail_of(work_dir / contender.log_name)}")
+        if output := tail_of(work_dir / contender.log_name):
+            error.add_note(f"The end of its output:\n{output}")
         raise
     await databases.drop(name)
     return Measurement(trial, figures_of(result, meter.usage()))
@@ -153,8 +159,3 @@ def median_of(measurements: Sequence[Measurement]) -> Figures:
         foreign_cpu_share=middle(lambda figures: figures.foreign_cpu_share),
         errors=sum(measurement.figures.errors for measurement in measurements),
     )
-
-
-def template_of(contender: Contender) -> str:
-    """The name of a contender's prepared database."""
-    return f"bench_{contender.name}"

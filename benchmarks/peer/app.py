@@ -1,7 +1,8 @@
 """The FastAPI application: one endpoint, one transaction per request."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TypeAlias
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -11,10 +12,12 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from benchmarks.peer.delivery import PROVIDER, Trail, parse_delivery
-from benchmarks.peer.handler import Answer, handle
+from benchmarks.peer.delivery import PROVIDER, Answer, Delivery, Trail, parse_delivery
+from benchmarks.peer.models import Base
 from benchmarks.peer.observability import log, observe, requests
-from benchmarks.peer.schema import metadata
+
+Handler: TypeAlias = Callable[[Delivery, Trail], Awaitable[Answer]]
+OpenHandler: TypeAlias = Callable[[AsyncEngine, bytes], Handler]
 
 POOL_SIZE = 20
 POOL_OVERFLOW = 20
@@ -31,14 +34,15 @@ def open_engine(url: str) -> AsyncEngine:
     )
 
 
-def create_app(*, url: str, secret: bytes) -> FastAPI:
+def create_app(open_handler: OpenHandler, *, url: str, secret: bytes) -> FastAPI:
     """The service on the database at url, for deliveries signed with secret."""
     engine = open_engine(url)
+    handler = open_handler(engine, secret)
     app = FastAPI(title="Peer", lifespan=_lifespan(engine))
 
     @app.post("/webhooks/payments")
     async def receive(request: Request) -> Response:
-        return await receive_delivery(request, engine, secret)
+        return await receive_delivery(request, handler)
 
     @app.get("/readyz")
     async def ready() -> Response:
@@ -53,8 +57,8 @@ def create_app(*, url: str, secret: bytes) -> FastAPI:
     return app
 
 
-async def receive_delivery(request: Request, engine: AsyncEngine, secret: bytes) -> Response:
-    """Steps 0, 1 and 6 around the transaction of the others."""
+async def receive_delivery(request: Request, handler: Handler) -> Response:
+    """Steps 0, 1 and 6 around the transaction of the handler."""
     trail = Trail()
     raw = await request.body()
     try:
@@ -62,8 +66,7 @@ async def receive_delivery(request: Request, engine: AsyncEngine, secret: bytes)
     except ValueError:
         return _respond(Answer(400, "invalid_payload"))
     try:
-        async with engine.begin() as db:
-            answer = await handle(db, delivery, secret, trail)
+        answer = await handler(delivery, trail)
     except (SQLAlchemyError, OSError) as error:
         log.error("webhook_failed", request_id=trail.request_id, error=repr(error))
         return _respond(Answer(500, "failed_retryable"))
@@ -80,7 +83,7 @@ def _lifespan(engine: AsyncEngine) -> Callable[[FastAPI], AbstractAsyncContextMa
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with engine.begin() as db:
-            await db.run_sync(metadata.create_all)
+            await db.run_sync(Base.metadata.create_all)
         yield
         await engine.dispose()
 

@@ -1,4 +1,4 @@
-"""One delivery as it arrived, and what becomes known about it on the way."""
+"""One delivery as it arrived, what becomes known about it on the way, and its answer."""
 
 import hashlib
 import hmac
@@ -59,6 +59,14 @@ def parse_delivery(raw: bytes, signature: str) -> Delivery:
         payload=Payload.model_validate(document),
         payload_hash=hashlib.sha256(PROVIDER.encode() + raw).hexdigest(),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The response to the provider: an HTTP code and one word."""
+
+    http_code: int
+    result: str
 
 
 @dataclass(slots=True)

@@ -1,166 +1,196 @@
-"""Part 2 of the reference, steps 2 to 5, in its order. The caller owns the transaction."""
+"""Part 2 of the reference, steps 2 to 5, in its order, in one transaction."""
 
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
-from typing import Any, TypeAlias
-from uuid import UUID
+from datetime import UTC, datetime
 
-from sqlalchemy import Row
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import and_, or_, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
-from benchmarks.peer import statements
-from benchmarks.peer.delivery import PROVIDER, Delivery, Trail
-
-AnyRow: TypeAlias = Row[*tuple[Any, ...]]
-
-FINISHED = frozenset({"PROCESSED", "IGNORED", "FAILED_FINAL"})
-SUCCESS = frozenset({"paid", "succeeded"})
-STATUS_ORDER = ("RECEIVED", "FAILED", "SUCCEEDED", "REFUNDED")
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a subscription costs and how long one payment lasts."""
-
-    price: Decimal
-    currency: str
-    duration: timedelta
+from benchmarks.peer.app import Handler
+from benchmarks.peer.delivery import PROVIDER, Answer, Delivery, Trail
+from benchmarks.peer.models import (
+    HAS_EVENT_ID,
+    EventStatus,
+    Payment,
+    PaymentStatus,
+    Subscription,
+    SubscriptionStatus,
+    User,
+    WebhookEvent,
+)
+from benchmarks.peer.rules import FINISHED, SUCCESS, forward_only, plan_of
 
 
-DEFAULT_PLAN = "monthly"
-PLANS = {"monthly": Plan(price=Decimal("990.00"), currency="RUB", duration=timedelta(days=30))}
+def open_handler(engine: AsyncEngine, secret: bytes) -> Handler:
+    """The handler on this database, with a session and a transaction per delivery."""
+    sessions = async_sessionmaker(engine, expire_on_commit=False)
+
+    async def handle_delivery(delivery: Delivery, trail: Trail) -> Answer:
+        async with sessions() as session, session.begin():
+            return await handle(session, delivery, secret, trail)
+
+    return handle_delivery
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The response to the provider: an HTTP code and one word."""
-
-    http_code: int
-    result: str
-
-
-async def handle(db: AsyncConnection, delivery: Delivery, secret: bytes, trail: Trail) -> Answer:
+async def handle(session: AsyncSession, delivery: Delivery, secret: bytes, trail: Trail) -> Answer:
     """Decide about one delivery and write everything that follows from it."""
-    event_id, finished = await record_event(db, delivery)
-    trail.webhook_event_id = event_id
-    if finished:
-        return Answer(200, "duplicate")
-    trail.signature_valid = delivery.is_signed_with(secret)
-    if not trail.signature_valid:
+    # 2.1, 2.2: the inbox.
+    event = await record_event(session, delivery)
+    if event is None:
+        # 2.3: it has been here before.
+        event = await find_event(session, delivery)
+        if event.status in FINISHED:
+            trail.webhook_event_id = event.id
+            return Answer(200, "duplicate")
+    trail.webhook_event_id = event.id
+
+    # 3: the signature.
+    event.signature_valid = trail.signature_valid = delivery.is_signed_with(secret)
+    if not event.signature_valid:
         trail.error_code, trail.error_message = "INVALID_SIGNATURE", "signature check failed"
-        return await close_event(db, "FAILED_FINAL", Answer(401, "failed_final"), trail)
-    await db.execute(statements.validate_event, {"event_id": event_id})
+        close_event(event, EventStatus.FAILED_FINAL, trail)
+        return Answer(401, "failed_final")
+    event.status = EventStatus.VALIDATED  # The next query writes it first, as it does below.
+
+    # 4: a payment that did not succeed.
     if delivery.payload.status not in SUCCESS:
         trail.error_code = "NON_SUCCESS_STATUS"
-        return await close_event(db, "IGNORED", Answer(200, "ignored"), trail)
-    return await apply(db, delivery, trail)
+        close_event(event, EventStatus.IGNORED, trail)
+        return Answer(200, "ignored")
+    return await apply(session, event, delivery, trail)
 
 
-async def record_event(db: AsyncConnection, delivery: Delivery) -> tuple[UUID, bool]:
-    """Step 2: put the event in the inbox; also says whether it was finished before."""
-    values = {
-        "provider": PROVIDER,
-        "external_event_id": delivery.payload.event_id,
-        "external_payment_id": delivery.payload.external_payment_id,
-        "payload": delivery.document,
-        "payload_hash": delivery.payload_hash,
-    }
-    has_id = delivery.payload.event_id is not None
-    insert = statements.insert_event_by_id if has_id else statements.insert_event_by_hash
-    new_id = await db.scalar(insert, values)
-    if new_id is not None:
-        return new_id, False
-    existing = (await db.execute(statements.select_event, values)).one()
-    return existing.id, existing.status in FINISHED
+async def record_event(session: AsyncSession, delivery: Delivery) -> WebhookEvent | None:
+    """Steps 2.1 and 2.2: the new event; None if it is there already."""
+    payload = delivery.payload
+    new_event = insert(WebhookEvent).values(
+        provider=PROVIDER,
+        external_event_id=payload.event_id,
+        external_payment_id=payload.external_payment_id,
+        payload=delivery.document,
+        payload_hash=delivery.payload_hash,
+        status=EventStatus.RECEIVED,
+    )
+    if payload.event_id is not None:
+        key = [WebhookEvent.provider, WebhookEvent.external_event_id]
+        unless_known = new_event.on_conflict_do_nothing(
+            index_elements=key, index_where=HAS_EVENT_ID
+        )
+    else:
+        unless_known = new_event.on_conflict_do_nothing(
+            index_elements=[WebhookEvent.provider, WebhookEvent.payload_hash]
+        )
+    # The whole row, so that the later steps need not read it to change it.
+    return (await session.scalars(unless_known.returning(WebhookEvent))).one_or_none()
 
 
-async def apply(db: AsyncConnection, delivery: Delivery, trail: Trail) -> Answer:
+async def find_event(session: AsyncSession, delivery: Delivery) -> WebhookEvent:
+    """Step 2.3: the event as it was recorded first."""
+    found = await session.scalars(
+        select(WebhookEvent).where(
+            WebhookEvent.provider == PROVIDER,
+            or_(
+                WebhookEvent.external_event_id == delivery.payload.event_id,
+                and_(
+                    WebhookEvent.external_event_id.is_(None),
+                    WebhookEvent.payload_hash == delivery.payload_hash,
+                ),
+            ),
+        )
+    )
+    return found.one()
+
+
+async def apply(
+    session: AsyncSession, event: WebhookEvent, delivery: Delivery, trail: Trail
+) -> Answer:
     """Step 5: payment, user and subscription, locked in this order."""
-    payment = await upsert_payment(db, delivery, trail)
-    plan = PLANS.get(delivery.payload.plan_id or DEFAULT_PLAN, PLANS[DEFAULT_PLAN])
+    # 5.1: the payment.
+    payment = await upsert_payment(session, delivery, trail)
+    plan = plan_of(delivery.payload.plan_id)
     if (payment.amount, payment.currency) != (plan.price, plan.currency):
         trail.error_code = "AMOUNT_MISMATCH"
-        return await close_event(db, "FAILED_FINAL", Answer(200, "failed_final"), trail)
-    trail.user_id = payment.user_id or await link_user(db, payment)
-    if trail.user_id is None:
+        close_event(event, EventStatus.FAILED_FINAL, trail)
+        return Answer(200, "failed_final")
+
+    # 5.2: its user.
+    if payment.user_id is None and payment.email is not None:
+        user = await session.scalar(select(User).where(User.email == payment.email))
+        if user is not None:
+            payment.user_id = user.id
+    trail.user_id = payment.user_id
+    if payment.user_id is None:
         trail.error_code = "UNLINKED_PAYMENT" if payment.email is None else "USER_MISSING"
-        return await close_event(db, "FAILED_RETRYABLE", Answer(200, "unlinked"), trail)
-    await extend_once(db, payment.id, trail.user_id, plan, trail)
-    await db.execute(statements.process_event, {"event_id": trail.webhook_event_id})
+        close_event(event, EventStatus.FAILED_RETRYABLE, trail)
+        return Answer(200, "unlinked")
+
+    # 5.3: the user's subscription.
+    now = datetime.now(UTC)
+    subscription = await session.scalar(
+        select(Subscription).where(Subscription.user_id == payment.user_id).with_for_update()
+    )
+    if subscription is None:
+        subscription = Subscription(
+            user_id=payment.user_id, status=SubscriptionStatus.INACTIVE, current_period_end=now
+        )
+        session.add(subscription)
+        await session.flush()
+
+    # 5.4: exactly once.
+    applied = await session.execute(
+        update(Payment)
+        .where(Payment.id == payment.id, Payment.subscription_applied_at.is_(None))
+        .values(subscription_applied_at=now, subscription_id=subscription.id)
+        .returning(Payment.id)
+    )
+    trail.applied_after = True
+    if applied.one_or_none() is not None:
+        # 5.5: the extension.
+        trail.subscription_end_before = subscription.current_period_end
+        subscription.status = SubscriptionStatus.ACTIVE
+        subscription.current_period_end = max(subscription.current_period_end, now) + plan.duration
+        subscription.updated_at = now
+        trail.subscription_end_after = subscription.current_period_end
+
+    # 5.6: the end; the commit writes what has changed.
+    event.status, event.processed_at = EventStatus.PROCESSED, now
     return Answer(200, "processed")
 
 
-async def upsert_payment(db: AsyncConnection, delivery: Delivery, trail: Trail) -> AnyRow:
+async def upsert_payment(session: AsyncSession, delivery: Delivery, trail: Trail) -> Payment:
     """Step 5.1: the locked payment, made if it is new, its status moved forward if not."""
     payload = delivery.payload
-    key = {"provider": PROVIDER, "external_payment_id": payload.external_payment_id}
-    known = (await db.execute(statements.lock_payment, key)).one_or_none()
-    if known is None:
-        values = key | payload.model_dump(include={"email", "amount", "currency", "paid_at"})
-        payment: AnyRow = (await db.execute(statements.insert_payment, values)).one()
+    payment = await session.scalar(
+        select(Payment)
+        .where(
+            Payment.provider == PROVIDER,
+            Payment.external_payment_id == payload.external_payment_id,
+        )
+        .with_for_update()
+    )
+    if payment is None:
+        payment = Payment(
+            provider=PROVIDER,
+            external_payment_id=payload.external_payment_id,
+            email=payload.email,
+            amount=payload.amount,
+            currency=payload.currency,
+            status=PaymentStatus.SUCCEEDED,
+            paid_at=payload.paid_at or datetime.now(UTC),
+        )
+        session.add(payment)
+        await session.flush()
     else:
-        payment = await update_payment(db, known, delivery)
-        trail.payment_status_before = known.status
+        trail.payment_status_before = payment.status
+        payment.status = forward_only(payment.status, PaymentStatus.SUCCEEDED)
+        payment.paid_at = payment.paid_at or payload.paid_at
+        payment.email = payment.email or payload.email
     trail.payment_status_after = payment.status
     trail.applied_before = payment.subscription_applied_at is not None
     return payment
 
 
-async def update_payment(db: AsyncConnection, known: AnyRow, delivery: Delivery) -> AnyRow:
-    """Step 5.1, second branch: never backwards, never over what is known."""
-    values = {
-        "payment_id": known.id,
-        "new_status": max(known.status, "SUCCEEDED", key=STATUS_ORDER.index),
-        "new_paid_at": delivery.payload.paid_at,
-        "new_email": delivery.payload.email,
-    }
-    payment: AnyRow = (await db.execute(statements.update_payment, values)).one()
-    return payment
-
-
-async def link_user(db: AsyncConnection, payment: AnyRow) -> UUID | None:
-    """Step 5.2: find the user by e-mail."""
-    if payment.email is None:
-        return None
-    user_id: UUID | None = await db.scalar(statements.select_user, {"email": payment.email})
-    if user_id is not None:
-        values = {"payment_id": payment.id, "owner_id": user_id}
-        await db.execute(statements.link_payment, values)
-    return user_id
-
-
-async def extend_once(
-    db: AsyncConnection, payment_id: UUID, user_id: UUID, plan: Plan, trail: Trail
-) -> None:
-    """Steps 5.3 to 5.5: extend the subscription unless this payment did so before."""
-    subscription = await lock_subscription(db, user_id)
-    values = {"payment_id": payment_id, "applied_to": subscription.id}
-    trail.applied_after = True
-    if await db.scalar(statements.apply_once, values) is None:
-        return
-    trail.subscription_end_before = subscription.current_period_end
-    end = max(subscription.current_period_end, datetime.now(UTC)) + plan.duration
-    trail.subscription_end_after = end
-    extension = {"own_id": subscription.id, "new_end": end}
-    await db.execute(statements.extend_subscription, extension)
-
-
-async def lock_subscription(db: AsyncConnection, user_id: UUID) -> AnyRow:
-    """Step 5.3: the user's only subscription, made if there is none."""
-    key = {"user_id": user_id}
-    found = (await db.execute(statements.lock_subscription, key)).one_or_none()
-    return found or (await db.execute(statements.insert_subscription, key)).one()
-
-
-async def close_event(db: AsyncConnection, status: str, answer: Answer, trail: Trail) -> Answer:
-    """Every end of an event other than success."""
-    values = {
-        "event_id": trail.webhook_event_id,
-        "new_status": status,
-        "is_signed": trail.signature_valid,
-        "code": trail.error_code,
-        "message": trail.error_message,
-    }
-    await db.execute(statements.close_event, values)
-    return answer
+def close_event(event: WebhookEvent, status: EventStatus, trail: Trail) -> None:
+    """Every end of an event other than success; the commit writes it."""
+    event.status, event.processed_at = status, datetime.now(UTC)
+    event.error_code, event.error_message = trail.error_code, trail.error_message

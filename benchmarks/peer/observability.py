@@ -8,8 +8,7 @@ import orjson
 import structlog
 from prometheus_client import Counter, Histogram
 
-from benchmarks.peer.delivery import PROVIDER, Delivery, Trail
-from benchmarks.peer.handler import Answer
+from benchmarks.peer.delivery import PROVIDER, Answer, Delivery, Trail
 
 DURATION_BUCKETS_MS = (1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000)
 

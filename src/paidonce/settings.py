@@ -22,6 +22,7 @@ from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -167,7 +168,13 @@ def load_settings(config: Path | None = None, **flags: Any) -> Settings:
         settings: Settings = from_file(**flags)
     except ValidationError as error:
         raise ConfigurationError("\n".join(_explained(error))) from None
-    except ValueError as error:  # TOML that cannot be read, JSON in a variable that cannot
+    except SettingsError as error:
+        name = re.search(r'field "(\w+)"', str(error))
+        variable = f"PAIDONCE_{name[1].upper()}" if name else "a PAIDONCE_ variable"
+        raise ConfigurationError(
+            f"{variable} (hidden): lists and tables are given to variables as JSON"
+        ) from None
+    except ValueError as error:  # TOML that cannot be read
         raise ConfigurationError(f"{path or 'the environment'}: {error}") from None
     return settings
 
@@ -233,7 +240,8 @@ def _explained(error: ValidationError) -> Iterator[str]:
     for one in error.errors():
         key = ".".join(str(part) for part in one["loc"])
         value = one.get("input")
-        shown = "" if one["type"] in ("missing", "extra_forbidden") else f" = {_shown(key, value)}"
+        is_told = one["type"] not in ("missing", "extra_forbidden")
+        shown = f" = {_shown(key, value, one['type'])}" if is_told else ""
         yield f"{key}{shown}: {_remedy(one['type'], one['msg'])}"
 
 
@@ -245,8 +253,10 @@ def _remedy(kind: str, message: str) -> str:
     return message.removeprefix("Value error, ")
 
 
-def _shown(key: str, value: object) -> str:
-    if not isinstance(value, str | int | float) or any(word in key.lower() for word in _HIDDEN):
+def _shown(key: str, value: object, kind: str) -> str:
+    """The value, unless it may hold a secret: by its key, or because a section was expected."""
+    is_plain = isinstance(value, str | int | float) and not kind.endswith("_type")
+    if not is_plain or any(word in key.lower() for word in _HIDDEN):
         return "(hidden)"
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "…"

@@ -105,7 +105,7 @@ def decide(state: State, arrived: Arrived, now: datetime) -> Decision:
         payment_id = PaymentId(state.new_id())
         payment = first_heard(payment_id, arrived.source_id, event, arrived.received_at)
     else:
-        payment = with_event(before, event, arrived.received_at)
+        payment = with_event(before, _own_ids(state, before, event), event, arrived.received_at)
     if event.says is Says.PAID:
         return apply(state, before, payment, event.amount, arrived.link_by_email, now)
     decision = apply(state, before, payment, payment.facts.captured, arrived.link_by_email, now)
@@ -129,17 +129,26 @@ def apply(
     plan = _plan_of(state, payment)
     if payment.applied_at is not None:
         return _already_applied(before, payment, paid, plan)
-    if paid is None or not payment.holds_money:
-        return Decision(PROCESSED, before, payment)
+    if paid is None or (payment.facts.captured_minor > 0 and not payment.holds_money):
+        return Decision(PROCESSED, before, replace(payment, review=None))
     user_id = _owner(state, payment, link_by_email)
     problem = _mispriced(payment, paid, plan)
     if problem is None and user_id is None:
         problem = _unlinked(payment, link_by_email)
     if problem is not None:
-        return _not_applied(before, payment, user_id, problem)
+        owned = replace(payment, user_id=user_id)
+        return _not_applied(before, owned, plan, problem, link_by_email)
     assert plan is not None
     assert user_id is not None
     return _extend(state, before, payment, plan, user_id, now)
+
+
+def _own_ids(state: State, payment: Payment, event: PaymentEvent) -> tuple[ExternalId, ...]:
+    """The event's ids without those that lead to another payment."""
+    known = state.payments
+    return tuple(
+        one for one in event.ids if known.get((payment.source_id, one), payment).id == payment.id
+    )
 
 
 def _outcome_without_money(before: Payment | None, event: PaymentEvent) -> Outcome:
@@ -158,7 +167,7 @@ def _already_applied(
     before: Payment | None, payment: Payment, paid: Money | None, plan: Plan | None
 ) -> Decision:
     """The effect stands. A sibling that names another sum is kept, and a person has to look."""
-    payment = replace(payment, review=_excess(payment, plan))
+    payment = replace(payment, review=_wrong_sum(payment, plan))
     wrong = _mispriced(payment, paid, plan) if paid and plan else None
     if wrong is None:
         return Decision(PROCESSED, before, payment)
@@ -166,10 +175,10 @@ def _already_applied(
     return Decision(outcome, before, payment)
 
 
-def _excess(payment: Payment, plan: Plan | None) -> Code | None:
-    """Why a person should look at an applied payment: another sum was captured than its price."""
+def _wrong_sum(payment: Payment, plan: Plan | None) -> Code | None:
+    """Why a person should look at what was captured, whatever order it became known in."""
     captured = payment.facts.captured
-    wrong = _mispriced(payment, captured, plan) if captured and plan else None
+    wrong = _mispriced(payment, captured, plan) if captured else None
     return wrong.code if wrong else None
 
 
@@ -177,7 +186,7 @@ def _mispriced(payment: Payment, paid: Money, plan: Plan | None) -> _NotApplied 
     if plan is None:
         named = f"there is no plan {payment.plan_id!r}" if payment.plan_id else "no default plan"
         return _NotApplied(Code.PLAN_UNKNOWN, named, is_final=True)
-    if paid == plan.price or matches(paid, plan.price):
+    if paid == plan.price or (paid.amount_minor > 0 and matches(paid, plan.price)):
         return None
     if paid.currency != plan.price.currency:
         message = f"paid {paid}, but plan {plan.id} is sold in {plan.price.currency}"
@@ -202,11 +211,17 @@ def _unlinked(payment: Payment, link_by_email: bool) -> _NotApplied:
 
 
 def _not_applied(
-    before: Payment | None, payment: Payment, user_id: UserId | None, problem: _NotApplied
+    before: Payment | None,
+    payment: Payment,
+    plan: Plan | None,
+    problem: _NotApplied,
+    link_by_email: bool,
 ) -> Decision:
     status = EventStatus.FAILED_FINAL if problem.is_final else EventStatus.FAILED_RETRYABLE
     outcome = Outcome(status, problem.code, problem.message)
-    return Decision(outcome, before, replace(payment, user_id=user_id, review=problem.code))
+    unlinked = _unlinked(payment, link_by_email).code if payment.user_id is None else None
+    review = _wrong_sum(payment, plan) or unlinked or problem.code
+    return Decision(outcome, before, replace(payment, review=review))
 
 
 def _extend(
@@ -230,6 +245,6 @@ def _extend(
         subscription_id=longer.id,
         period_start=start,
         period_end=longer.current_period_end,
-        review=_excess(payment, plan),
+        review=_wrong_sum(payment, plan),
     )
     return Decision(PROCESSED, before, applied, subscription_before, longer)

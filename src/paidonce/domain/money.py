@@ -1,17 +1,20 @@
 """Money as integer minor units and an ISO 4217 currency. Never a float."""
 
+import re
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import lru_cache
 from typing import Final
 
 from paidonce.errors import InvalidMoneyError
 
-MAX_AMOUNT_MINOR: Final = 10**15
-"""More than any payment; far below what a bigint holds, so that sums cannot overflow."""
+MAX_AMOUNT: Final = 10**12
+"""In major units: more than any payment, and far below what a bigint of minor units holds."""
 
-MAX_AMOUNT_TEXT: Final = 40
-"""The longest amount worth reading; a Decimal of more digits is an attack, not a price."""
+MAX_SHOWN: Final = 40
+
+_NUMERAL: Final = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,2})?")
+_CODE: Final = re.compile(r"[A-Za-z]{3}")
 
 _TWO_DECIMALS: Final = """
 AED AFN ALL AMD AOA ARS AUD AWG AZN BAM BBD BDT BMD BND BOB BRL BSD BTN BWP BYN BZD CAD CDF CHF CNY
@@ -51,17 +54,24 @@ def money(amount: str | int | Decimal, currency: str) -> Money:
     negative, too large, or finer than the currency's smallest unit.
     """
     code = known_currency(currency)
-    number = _decimal(amount)
-    minor = number.scaleb(EXPONENTS[code])
-    if minor != minor.to_integral_value():
-        raise InvalidMoneyError(f"{number} is finer than the smallest unit of {code}")
-    return Money(int(minor), code)
+    sign, digits, exponent = _numeral(amount).as_tuple()
+    assert isinstance(exponent, int)
+    if sign and any(digits):
+        raise InvalidMoneyError("the amount is negative")
+    shift = exponent + EXPONENTS[code]
+    coefficient = int("".join(map(str, digits)))
+    minor, rest = divmod(coefficient * 10 ** max(shift, 0), 10 ** max(-shift, 0))
+    if rest:
+        raise InvalidMoneyError(f"{amount} is finer than the smallest unit of {code}")
+    if minor > MAX_AMOUNT * 10 ** EXPONENTS[code]:
+        raise InvalidMoneyError("the amount is too large")
+    return Money(minor, code)
 
 
 def known_currency(currency: str) -> str:
     """The currency's upper-case ISO 4217 code, or InvalidMoneyError."""
     code = currency.upper()
-    if code not in EXPONENTS:
+    if not _CODE.fullmatch(currency) or code not in EXPONENTS:
         raise InvalidMoneyError(f"{currency[:8]!r} is not an ISO 4217 currency")
     return code
 
@@ -89,19 +99,11 @@ def format_minor(amount_minor: int, currency: str) -> str:
     return f"{sign}{units}.{rest:0{exponent}d}"
 
 
-def _decimal(amount: str | int | Decimal) -> Decimal:
+def _numeral(amount: str | int | Decimal) -> Decimal:
+    """The amount as a number of few digits. Scaling 1e999999 would cost what its sender likes."""
+    if isinstance(amount, int) and abs(amount) > MAX_AMOUNT:
+        raise InvalidMoneyError("the amount is too large")
     text = str(amount)
-    if len(text) > MAX_AMOUNT_TEXT:
-        raise InvalidMoneyError("the amount has too many digits")
-    try:
-        number = Decimal(text)
-    except InvalidOperation:
-        raise InvalidMoneyError(f"{text!r} is not an amount") from None
-    # The exponent is looked at first: scaling 1e999999 would cost what its sender likes.
-    if not number.is_finite() or number.adjusted() > len(str(MAX_AMOUNT_MINOR)):
-        raise InvalidMoneyError(f"{text!r} is not an amount")
-    if number < 0:
-        raise InvalidMoneyError(f"{text} is negative")
-    if number.scaleb(3) > MAX_AMOUNT_MINOR:
-        raise InvalidMoneyError(f"{text} is too large")
-    return number
+    if not _NUMERAL.fullmatch(text):
+        raise InvalidMoneyError(f"{text[:MAX_SHOWN]!r} is not an amount")
+    return Decimal(text)

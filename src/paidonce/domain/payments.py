@@ -168,11 +168,13 @@ def first_heard(
     )
 
 
-def with_event(payment: Payment, event: PaymentEvent, received_at: datetime) -> Payment:
-    """The payment after it has heard of the event."""
+def with_event(
+    payment: Payment, ids: tuple[ExternalId, ...], event: PaymentEvent, received_at: datetime
+) -> Payment:
+    """The payment after it has heard of the event, under these ids."""
     return replace(
         payment,
-        ids=payment.ids + tuple(one for one in event.ids if one not in payment.ids),
+        ids=payment.ids + tuple(one for one in ids if one not in payment.ids),
         facts=merge(payment.facts, facts_of(event, received_at)),
         email=payment.email or event.email,
         plan_id=payment.plan_id or event.plan_id,

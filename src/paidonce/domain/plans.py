@@ -40,6 +40,8 @@ class PlanBook:
         versions = self.versions.get(chosen) if chosen is not None else None
         if not versions:
             return None
+        if len(versions) == 1:
+            return versions[0]
         after = bisect_right(versions, paid_at, key=lambda plan: plan.valid_from)
         return versions[max(after - 1, 0)]
 

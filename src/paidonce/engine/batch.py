@@ -16,9 +16,11 @@ from paidonce.domain.events import (
     Ignored,
     Outcome,
     PaymentId,
+    SubscriptionId,
     UserId,
 )
 from paidonce.domain.payments import Payment
+from paidonce.domain.subscriptions import Subscription
 from paidonce.engine.items import Incoming, Item, Refused, Result, Revisit, Rules, Verdict, Waiting
 from paidonce.engine.names import waiting_digest, waits_for_email, waits_for_payment
 from paidonce.engine.retry import WAITS_FOR_OTHERS
@@ -51,6 +53,7 @@ class Batch:
         self._busy_keys: set[KeyName] = set()
         self._changes = Changes()
         self._payments: dict[PaymentId, Payment] = {}
+        self._subscriptions: dict[SubscriptionId, Subscription] = {}
 
     def judge(self, item: Item) -> Verdict:
         """What becomes of one item; what it changes is remembered for the ones that follow."""
@@ -75,8 +78,7 @@ class Batch:
             for one in payment.ids:
                 if (payment.source_id, one) not in loaded.names:
                     changes.ids.append((payment.source_id, one, payment.id))
-        before = set(loaded.subscriptions)
-        changes.subscriptions += set(self._state.subscriptions.values()) - before
+        changes.subscriptions += self._subscriptions.values()
         return changes
 
     def _judge_incoming(self, item: Incoming) -> Verdict:
@@ -170,6 +172,8 @@ class Batch:
         if decision.payment is None:
             return
         self._payments[decision.payment.id] = decision.payment
+        if decision.subscription is not None:
+            self._subscriptions[decision.subscription.id] = decision.subscription
         if decision.applies:
             source = self._rules.sources.get(decision.payment.source_id)
             name = source.name if source else None
@@ -180,7 +184,7 @@ class Batch:
     def _wake_siblings(self, decision: Decision) -> None:
         """Events of this payment may wait for what has now been found by other means."""
         before, after = decision.payment_before, decision.payment
-        if before is None or after is None or before.review not in WAITS_FOR_OTHERS:
+        if before is None or after is None:
             return
         names = [waits_for_payment(after.id)]
         if after.email is not None:

@@ -56,7 +56,7 @@ async def settle_at_once(
     """
     wanted = _wanted(items)
     loaded = await settlement.look(connection, wanted)
-    if wanted.emails - loaded.users.keys():
+    if _absent(wanted, loaded):
         return None  # who waits for a user has to hold its lock: see _load
     settled, changes = _decided(items, rules, loaded)
     if changes.is_one_statement:
@@ -78,7 +78,7 @@ def _decided(
 async def _load(connection: Connection, items: Sequence[Item]) -> Loaded:
     wanted = _wanted(items)
     loaded = await settlement.load(connection, wanted)
-    absent = wanted.emails - loaded.users.keys()
+    absent = _absent(wanted, loaded)
     if absent:
         # Between the look and the commit such a user might be created, and neither side would
         # see the other. Whoever creates one takes this lock exclusively, and only then looks for
@@ -86,6 +86,13 @@ async def _load(connection: Connection, items: Sequence[Item]) -> Loaded:
         await settlement.share_absence(connection, map(waits_for_email, absent))
         loaded = await settlement.load(connection, wanted)
     return loaded
+
+
+def _absent(wanted: Wanted, loaded: Loaded) -> set[str]:
+    """The addresses of which no user is known: the events' own, and those of their payments."""
+    waiting = (one for one in loaded.payments.values() if one.user_id is None)
+    stored = {email_key(payment.email) for payment in waiting if payment.email is not None}
+    return (wanted.emails | stored) - loaded.users.keys()
 
 
 def _wanted(items: Sequence[Item]) -> Wanted:

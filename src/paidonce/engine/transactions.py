@@ -9,14 +9,15 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from paidonce.domain.events import Code, EventStatus, Outcome
 from paidonce.engine.items import Item, Refused, Result, Revisit, Rules, Settled, Verdict
 from paidonce.engine.settle import settle, settle_at_once
 from paidonce.errors import DatabaseAwayError
+from paidonce.providers.contract import Identity
 from paidonce.store.db import Database, Trouble, away, is_lock_timeout, trouble
 from paidonce.store.queries import Connection
 from paidonce.telemetry import logger
@@ -97,4 +98,15 @@ class Settler:
         log.error("event_poisoned", webhook_event_id=str(item.event_id), exc_info=error)
         fault = f"the database refused it: {type(error).__name__}"
         outcome = Outcome(EventStatus.FAILED_RETRYABLE, Code.INTERNAL, fault)
-        return await self.settle([replace(item, preset=outcome)])
+        identity = replace(item.identity, **_storable(item.identity))
+        return await self.settle([replace(item, identity=identity, preset=outcome)])
+
+
+def _storable(identity: Identity) -> dict[str, Any]:
+    """The texts of an identity as a text column can hold them: no NUL, no lone surrogates."""
+    named = {one.name: getattr(identity, one.name) for one in fields(identity)}
+    return {
+        name: text.replace("\x00", "�").encode("utf-8", "replace").decode()
+        for name, text in named.items()
+        if isinstance(text, str)
+    }

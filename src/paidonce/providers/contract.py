@@ -12,6 +12,8 @@ from hashlib import blake2b
 from typing import Any, ClassVar, Final, Protocol
 from uuid import UUID
 
+import orjson
+
 from paidonce.domain.events import Ignored, PaymentEvent
 from paidonce.providers.json_strict import parse_object
 
@@ -99,5 +101,4 @@ def key_digest(key: str) -> bytes:
 
 def fingerprint(*parts: object) -> bytes:
     """A digest of what an event means, from its canonical fields."""
-    text = "\x1f".join("" if part is None else str(part) for part in parts)
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_SIZE).digest()
+    return blake2b(orjson.dumps(parts, default=str), digest_size=DIGEST_SIZE).digest()

@@ -82,7 +82,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > MAX_DIGITS:
+    if len(digits.lstrip("-")) > MAX_DIGITS:
         raise MalformedError(f"the body has a number over {MAX_DIGITS} digits")
     return int(digits)
 
@@ -90,7 +90,7 @@ def _integer(digits: str) -> int:
 def _decimal(digits: str) -> Decimal:
     mantissa, _, exponent = digits.replace("E", "e").partition("e")
     absurd = len(exponent) > 4 or (exponent and abs(int(exponent)) > MAX_EXPONENT)
-    if len(mantissa) > MAX_DIGITS or absurd:
+    if len(mantissa.lstrip("-").replace(".", "")) > MAX_DIGITS or absurd:
         raise MalformedError(f"the body has a number over {MAX_DIGITS} digits")
     return Decimal(digits)
 

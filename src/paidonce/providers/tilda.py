@@ -76,7 +76,9 @@ class Tilda:
         currency = _text(body, "currency")
         return Identity(
             key=event_id or hashlib.sha256(b"tilda" + delivery.body).hexdigest(),
-            fingerprint=fingerprint(payment_id, status, _canonical(amount), currency),
+            fingerprint=fingerprint(
+                payment_id, status, _canonical(amount), currency and currency.upper()
+            ),
             type=status,
             event_id=event_id,
             payment_id=payment_id,
@@ -148,6 +150,8 @@ def _amount(body: Mapping[str, Any]) -> str | int | Decimal | None:
     value = body.get("amount")
     if isinstance(value, bool) or not isinstance(value, str | int | Decimal | None):
         raise MalformedError("amount is not a number")
+    if isinstance(value, str) and len(value) > MAX_EXTERNAL_ID:
+        raise MalformedError("amount is too long")
     return None if value == "" else value
 
 
@@ -180,6 +184,8 @@ def _time(body: Mapping[str, Any], name: str) -> datetime | None:
     text = _text(body, name)
     if text is None:
         return None
+    if "-" not in text:  # digits alone, such as a count of seconds, could be read as a date
+        raise MalformedError(f"{name} is not an ISO 8601 time")
     try:
         time = datetime.fromisoformat(text)
         if time.tzinfo is None:

@@ -21,6 +21,8 @@ POOL_SIZE: Final = 8
 
 _SESSION: Final = {
     "application_name": "paidonce",
+    # Operators' questions have many optional filters: one plan for all of them fits none.
+    "plan_cache_mode": "force_custom_plan",
     "default_transaction_isolation": "read committed",
     "synchronous_commit": "on",
     "timezone": "UTC",

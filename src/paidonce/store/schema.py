@@ -31,6 +31,7 @@ async def migrate(database: Database) -> str | None:
     DatabaseUnfitError when the schema is newer than this program.
     """
     async with database.connection() as connection:
+        await QUERIES["wait_for_ever"].run(connection)
         await QUERIES["lock_migrations"].row(connection)
         try:
             script = ScriptDirectory.from_config(alembic_config())
@@ -57,15 +58,13 @@ async def ensure_partitions(connection: Connection, now: datetime) -> list[str]:
 
     Each is made standalone and then attached, so that nobody who writes events has to wait long.
     """
-    there = {row["relname"] for row in await QUERIES["partition_names"].rows(connection)}
-    missing = [month for month in _months(now) if _partition_name(month) not in there]
-    for month in missing:
-        name, first, last = (
-            _partition_name(month),
-            _uuid_at(month),
-            _uuid_at(_next_month(month)),
-        )
-        async with connection.transaction():
+    async with connection.transaction():
+        await QUERIES["lock_partitions"].row(connection)
+        there = {row["relname"] for row in await QUERIES["partition_names"].rows(connection)}
+        missing = [month for month in _months(now) if _partition_name(month) not in there]
+        for month in missing:
+            name = _partition_name(month)
+            first, last = _uuid_at(month), _uuid_at(_next_month(month))
             await connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {name} (LIKE webhook_events INCLUDING DEFAULTS "
                 f"INCLUDING CONSTRAINTS INCLUDING INDEXES)"

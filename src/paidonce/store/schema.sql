@@ -4,6 +4,10 @@ SELECT version_num FROM alembic_version;
 -- name: has_revisions
 SELECT to_regclass('alembic_version') IS NOT NULL AS is_there;
 
+-- name: wait_for_ever
+-- For this session: a migration may take longer than a session usually waits for a lock.
+SET lock_timeout = 0;
+
 -- name: lock_migrations
 SELECT pg_advisory_lock(7161203458912);
 
@@ -27,6 +31,9 @@ SELECT plan_id, price_minor, currency, product, days, months, is_default, valid_
 -- name: add_plan
 INSERT INTO plan_versions (plan_id, price_minor, currency, product, days, months, is_default)
 VALUES (:plan_id, :price_minor, :currency, :product, :days, :months, :is_default);
+
+-- name: lock_partitions
+SELECT pg_advisory_xact_lock(7161203458914);
 
 -- name: partition_names
 SELECT child.relname

@@ -290,12 +290,14 @@ def _payment(
 ) -> Payment:
     (
         payment_id, source_id, email, user_id, plan_id, currency, captured_minor,
-        refund_total_minor, paid_at, failed_at, voided_at, canceled_at, refunded_at,
+        refund_total_minor, refunded_minor, paid_at, failed_at, voided_at, canceled_at, refunded_at,
         processing_at, applied_at, subscription_id, period_start, period_end, review, version,
     ) = cells  # fmt: skip
+    # A refund whose id another payment has taken is not among these, but was counted: as a total.
+    is_explained = max(refund_total_minor, sum(refunds.values())) >= refunded_minor
     facts = Facts(
         captured=Money(captured_minor, currency) if currency else None,
-        refund_total_minor=refund_total_minor,
+        refund_total_minor=refund_total_minor if is_explained else refunded_minor,
         refunds=refunds,
         paid_at=paid_at,
         failed_at=failed_at,

@@ -49,7 +49,8 @@ locked_subscriptions AS (
 )
 SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
        ARRAY(SELECT ROW (p.id, p.source_id, p.email, p.user_id, p.plan_id, p.currency,
-                         p.captured_minor, p.refund_total_minor, p.paid_at, p.failed_at,
+                         p.captured_minor, p.refund_total_minor, p.refunded_minor, p.paid_at,
+                         p.failed_at,
                          p.voided_at, p.canceled_at, p.refunded_at, p.processing_at,
                          p.applied_at, p.subscription_id, p.period_start, p.period_end,
                          p.review, p.version)
@@ -60,8 +61,9 @@ SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
               WHERE r.payment_id IN (SELECT id FROM locked_payments)) AS refunds,
        ARRAY(SELECT u FROM found_users AS u) AS users,
        ARRAY(SELECT s FROM locked_subscriptions AS s) AS subscriptions,
-       ARRAY(SELECT w.payment_id FROM wanted_payments AS w
-             EXCEPT SELECT id FROM locked_payments) AS busy_payments,
+       ARRAY(SELECT p.id FROM payments AS p
+              WHERE p.id IN (SELECT payment_id FROM wanted_payments)
+                AND p.id NOT IN (SELECT id FROM locked_payments)) AS busy_payments,
        ARRAY(SELECT w.user_id FROM wanted_subscriptions AS w
               WHERE w.id NOT IN (SELECT id FROM locked_subscriptions)) AS busy_users,
        clock_timestamp() AS now;
@@ -182,7 +184,8 @@ SELECT :now, e.id, e.attempts
 
 -- name: share_absence
 -- Whoever creates what was not found has to wait until this transaction has said that it waits.
-SELECT pg_advisory_xact_lock_shared(hashtextextended(name, 0))
+SELECT set_config('lock_timeout', '2s', true),
+       pg_advisory_xact_lock_shared(hashtextextended(name, 0))
   FROM unnest(:name::text[]) AS wanted (name);
 
 -- name: announce_presence

@@ -236,14 +236,16 @@ CREATE TABLE payments (
     CONSTRAINT payments_version CHECK (version > 0)
 ) WITH (fillfactor = 75);
 
--- The only index besides the key that a payment applied on arrival enters: its user's history.
+-- A user's history.
 CREATE INDEX payments_user ON payments (user_id, created_at) WHERE user_id IS NOT NULL;
 
--- Money that was received and not applied, and what may yet be linked by its address.
+-- Money that was received and not applied.
 CREATE INDEX payments_unapplied ON payments (created_at) WHERE applied_at IS NULL;
 
-CREATE INDEX payments_unapplied_email ON payments (email_key)
-    WHERE applied_at IS NULL AND email_key IS NOT NULL;
+CREATE INDEX payments_email ON payments (email_key) WHERE email_key IS NOT NULL;
+
+-- Successful payments, nearly all of them, are found by their ids.
+CREATE INDEX payments_unusual ON payments (status, id) WHERE status <> 'SUCCEEDED';
 
 CREATE INDEX payments_review ON payments (review, created_at) WHERE review IS NOT NULL;
 

@@ -3,7 +3,12 @@
 from sqlalchemy import and_, bindparam, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from benchmarks.peer.schema import HAS_EVENT_ID, payments, subscriptions, users, webhook_events
+from benchmarks.peer.models import Base
+
+users = Base.metadata.tables["users"]
+subscriptions = Base.metadata.tables["subscriptions"]
+payments = Base.metadata.tables["payments"]
+webhook_events = Base.metadata.tables["webhook_events"]
 
 EVENT_KEY = ["provider", "external_event_id"]
 HASH_KEY = ["provider", "payload_hash"]
@@ -17,7 +22,7 @@ _new_event = insert(webhook_events).values(
     status="RECEIVED",
 )
 insert_event_by_id = _new_event.on_conflict_do_nothing(
-    index_elements=EVENT_KEY, index_where=HAS_EVENT_ID
+    index_elements=EVENT_KEY, index_where=webhook_events.c.external_event_id.is_not(None)
 ).returning(webhook_events.c.id)
 insert_event_by_hash = _new_event.on_conflict_do_nothing(index_elements=HASH_KEY).returning(
     webhook_events.c.id
