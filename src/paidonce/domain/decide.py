@@ -237,8 +237,12 @@ def _extend(
         SubscriptionId(state.new_id()), user_id, plan.product, SubscriptionStatus.INACTIVE, None
     )
     longer, start = extended(subscription, plan, now)
-    applied = replace(
-        payment,
+    applied = Payment(  # spelt out: on the path of every payment, `replace` is not cheap
+        id=payment.id,
+        source_id=payment.source_id,
+        ids=payment.ids,
+        facts=payment.facts,
+        email=payment.email,
         user_id=user_id,
         plan_id=plan.id,
         applied_at=now,
@@ -246,5 +250,6 @@ def _extend(
         period_start=start,
         period_end=longer.current_period_end,
         review=_wrong_sum(payment, plan),
+        version=payment.version,
     )
     return Decision(PROCESSED, before, applied, subscription_before, longer)

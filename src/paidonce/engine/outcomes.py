@@ -20,11 +20,12 @@ _MISMATCHES: Final = frozenset({Code.AMOUNT_MISMATCH, Code.CURRENCY_MISMATCH})
 def report(settled: Settled) -> None:
     """Count and log the batch. Busy items are left out: they come again."""
     done = [verdict for verdict in settled.verdicts if verdict.result is not Result.BUSY]
-    _count(done, settled.now)
-    telemetry.log_outcomes(settled.now, _lines(done))
+    finished_s = time.monotonic()
+    _count(done, settled.now, finished_s)
+    telemetry.log_outcomes(settled.now, _lines(done, finished_s))
 
 
-def _count(verdicts: Iterable[Verdict], now: datetime) -> None:
+def _count(verdicts: Iterable[Verdict], now: datetime, finished_s: float) -> None:
     totals: Counter[tuple[telemetry.PrometheusCounter, str]] = Counter()
     for verdict in verdicts:
         item = verdict.item
@@ -33,15 +34,19 @@ def _count(verdicts: Iterable[Verdict], now: datetime) -> None:
         provider = item.source.provider.name
         for counter in _counters(verdict):
             totals[counter, provider] += 1
-        _time(verdict, item, provider, now)
+        _time(verdict, item, provider, now, finished_s)
     for (counter, provider), number in totals.items():
         telemetry.bound(counter, provider).inc(number)
 
 
 def _time(
-    verdict: Verdict, item: Incoming | Refused | Waiting, provider: str, now: datetime
+    verdict: Verdict,
+    item: Incoming | Refused | Waiting,
+    provider: str,
+    now: datetime,
+    finished_s: float,
 ) -> None:
-    telemetry.bound_histogram(telemetry.DURATION, provider).observe(_duration_ms(item))
+    telemetry.bound_histogram(telemetry.DURATION, provider).observe(_duration_ms(item, finished_s))
     if verdict.result in (Result.PROCESSED, Result.IGNORED):
         lag = now - _received_at(item)
         telemetry.bound_histogram(telemetry.LAG, provider).observe(
@@ -75,16 +80,16 @@ def _counters(verdict: Verdict) -> Iterable[telemetry.PrometheusCounter]:
         yield telemetry.UNLINKED
 
 
-def _lines(verdicts: Iterable[Verdict]) -> Iterable[OutcomeLine]:
+def _lines(verdicts: Iterable[Verdict], finished_s: float) -> Iterable[OutcomeLine]:
     for verdict in verdicts:
         match verdict.item:
             case Incoming() | Waiting() as item:
-                yield _line(verdict, item)
+                yield _line(verdict, item, finished_s)
             case Refused() as item:
-                yield _refused_line(verdict, item)
+                yield _refused_line(verdict, item, finished_s)
 
 
-def _line(verdict: Verdict, item: Incoming | Waiting) -> OutcomeLine:
+def _line(verdict: Verdict, item: Incoming | Waiting, finished_s: float) -> OutcomeLine:
     identity, event, decision = item.identity, item.event, verdict.decision
     before = decision.payment_before if decision else None
     after = decision.payment if decision else None
@@ -101,7 +106,7 @@ def _line(verdict: Verdict, item: Incoming | Waiting) -> OutcomeLine:
         source=item.source.name,
         result=verdict.result,
         signature_valid=True,
-        duration_ms=_duration_ms(item),
+        duration_ms=_duration_ms(item, finished_s),
         webhook_event_id=verdict.event_id,
         external_event_id=identity.event_id,
         external_payment_id=identity.payment_id,
@@ -127,7 +132,7 @@ def _line(verdict: Verdict, item: Incoming | Waiting) -> OutcomeLine:
     )
 
 
-def _refused_line(verdict: Verdict, item: Refused) -> OutcomeLine:
+def _refused_line(verdict: Verdict, item: Refused, finished_s: float) -> OutcomeLine:
     return OutcomeLine(
         request_id=item.request.id,
         provider=item.source.provider.name,
@@ -156,12 +161,12 @@ def _refused_line(verdict: Verdict, item: Refused) -> OutcomeLine:
         error_code=item.refusal.code,
         error_message=verdict.outcome.message if verdict.outcome else None,
         reason=None,
-        duration_ms=_duration_ms(item),
+        duration_ms=_duration_ms(item, finished_s),
     )
 
 
-def _duration_ms(item: Incoming | Refused | Waiting) -> float:
-    return round((time.monotonic() - item.request.started_s) * 1000, 3)
+def _duration_ms(item: Incoming | Refused | Waiting, finished_s: float) -> float:
+    return round((finished_s - item.request.started_s) * 1000, 3)
 
 
 def _age(item: Incoming | Waiting) -> timedelta | None:

@@ -21,6 +21,7 @@ from paidonce.web.problems import Problem
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 MAX_PIPELINED: Final = 16
+MIN_WATCH_S: Final = 0.05
 
 _DELIVERIES: Final = PREFIX.encode()
 _TOO_SLOW: Final = Problem(408, "TOO_SLOW", "The request did not arrive in time.")
@@ -37,15 +38,18 @@ class GuardedConnection(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._deadline: TimerHandle | None = None
+        self._deadline_s: float | None = None
+        self._alarm: TimerHandle | None = None
         self._header_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._start_clock()
+        self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_clock()
+        if self._alarm is not None:
+            self._alarm.cancel()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
@@ -54,15 +58,17 @@ class GuardedConnection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        self._count(len(url))
+        self._header_bytes += len(url)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value))
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._refuse(_HEADERS_TOO_LARGE)
         super().on_header(name, value)
 
     def on_message_complete(self) -> None:
-        self._stop_clock()
+        self._deadline_s = None
         super().on_message_complete()
 
     def is_answering(self) -> bool:
@@ -71,22 +77,19 @@ class GuardedConnection(HttpToolsProtocol):
         return cycle is not None and cycle.response_started and not cycle.response_complete
 
     def _start_clock(self) -> None:
-        self._stop_clock()
-        self._deadline = self.loop.call_later(self.request_timeout_s, self._refuse, _TOO_SLOW)
+        self._deadline_s = self.loop.time() + self.request_timeout_s
 
-    def _stop_clock(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def _count(self, number: int) -> None:
-        self._header_bytes += number
-        if self._header_bytes > MAX_HEADER_BYTES:
-            self._refuse(_HEADERS_TOO_LARGE)
+    def _watch(self) -> None:
+        """Look at the clock now and then: a timer for each request would cost each request."""
+        now_s = self.loop.time()
+        if self._deadline_s is not None and now_s >= self._deadline_s:
+            self._refuse(_TOO_SLOW)
+            return
+        left_s = self.request_timeout_s if self._deadline_s is None else self._deadline_s - now_s
+        self._alarm = self.loop.call_later(max(left_s, MIN_WATCH_S), self._watch)
 
     def _refuse(self, problem: Problem) -> None:
         """Answer and close, unless an answer has begun already."""
-        self._stop_clock()
         if self.transport.is_closing():
             return
         if not self.is_answering():
@@ -133,7 +136,7 @@ class DeliveryConnection(GuardedConnection):
 
     def on_message_complete(self) -> None:
         if self._call is not None:
-            self._stop_clock()
+            self._deadline_s = None
             self._answer_later(self._call, bytes(self._body))
         elif not self._is_refused:
             super().on_message_complete()
