@@ -89,6 +89,7 @@ def tolerance_minor(currency: str) -> int:
     return 10 ** (exponent - 2) if exponent >= 2 else 0
 
 
+@lru_cache(maxsize=4096)
 def format_minor(amount_minor: int, currency: str) -> str:
     """The amount in major units as a decimal string: (99000, "RUB") → "990.00"."""
     exponent = EXPONENTS[currency]

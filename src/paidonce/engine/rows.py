@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from datetime import datetime
 
 import orjson
-from uuid_utils.compat import uuid7
 
 from paidonce.domain.events import EventId, EventStatus, Outcome
 from paidonce.domain.money import format_minor
@@ -89,4 +88,4 @@ def applied_message(payment: Payment, source: str | None, now: datetime) -> Row:
     }
     said = orjson.dumps(payload, default=str).decode()
     version = payment.version + 1
-    return (uuid7(), "payment", payment.id, "payment.applied", version, said, now)
+    return ("payment", payment.id, "payment.applied", version, said, now)

@@ -4,18 +4,20 @@
 the event says. A provider reads the bytes as they arrived and keeps nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 from uuid import UUID
 
 import orjson
 
 from paidonce.domain.events import Ignored, PaymentEvent
 from paidonce.providers.json_strict import parse_object
+
+T = TypeVar("T")
 
 DIGEST_SIZE: Final = 16
 FINGERPRINT_VERSION: Final = 1
@@ -33,6 +35,13 @@ class Delivery:
     def json(self) -> dict[str, Any]:
         """The body as a JSON object, strictly read, once. Raises MalformedError."""
         return parse_object(self.body)
+
+    def read(self, reader: Callable[[Mapping[str, Any]], T]) -> T:
+        """What the reader makes of the JSON body, made once for all the verbs of a provider."""
+        made: dict[object, T] = self.__dict__.setdefault("made", {})
+        if reader not in made:
+            made[reader] = reader(self.json)
+        return made[reader]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 from uuid import UUID
 
 import orjson
@@ -64,44 +64,31 @@ class Tilda:
             raise InvalidSignatureError("X-Signature does not match the body")
 
     def identify(self, delivery: Delivery) -> Identity:
-        body = delivery.json
-        payment_id = _text(body, "external_payment_id")
-        status = _text(body, "status")
-        if payment_id is None:
-            raise MalformedError("external_payment_id is missing")
-        if status is None:
-            raise MalformedError("status is missing")
-        event_id = _text(body, "event_id")
-        amount = _amount(body)
-        currency = _text(body, "currency")
+        said = delivery.read(_said)
         return Identity(
-            key=event_id or hashlib.sha256(b"tilda" + delivery.body).hexdigest(),
+            key=said.event_id or hashlib.sha256(b"tilda" + delivery.body).hexdigest(),
             fingerprint=fingerprint(
-                payment_id, status, _canonical(amount), currency and currency.upper()
+                said.payment_id, said.status, _canonical(said.amount), said.currency
             ),
-            type=status,
-            event_id=event_id,
-            payment_id=payment_id,
-            amount=None if amount is None else str(amount),
-            currency=currency,
-            occurred_at=_time(body, "paid_at"),
+            type=said.status,
+            event_id=said.event_id,
+            payment_id=said.payment_id,
+            amount=None if said.amount is None else str(said.amount),
+            currency=said.currency,
+            occurred_at=said.paid_at,
         )
 
     def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
-        body = delivery.json
-        status = _text(body, "status")
-        if status not in SUCCESSFUL:
-            return Ignored(Code.NON_SUCCESS_STATUS, f"the status is {status!r}")
-        payment_id = _text(body, "external_payment_id")
-        if payment_id is None:
-            raise MalformedError("external_payment_id is missing")
+        said = delivery.read(_said)
+        if said.status not in SUCCESSFUL:
+            return Ignored(Code.NON_SUCCESS_STATUS, f"the status is {said.status!r}")
         return PaymentEvent(
             says=Says.PAID,
-            ids=(ExternalId("payment", payment_id),),
-            amount=_money(body),
-            email=_email(body),
-            plan_id=_text(body, "plan_id"),
-            occurred_at=_time(body, "paid_at"),
+            ids=(ExternalId("payment", said.payment_id),),
+            amount=_money(said),
+            email=said.email,
+            plan_id=said.plan_id,
+            occurred_at=said.paid_at,
         )
 
     def acknowledge(self, status: str, event_id: UUID) -> tuple[str, bytes]:
@@ -130,6 +117,37 @@ def configure(secrets: Sequence[str], options: Mapping[str, Any], key: str) -> T
     for option in options:
         raise ConfigurationError(f"{key}.{option}: provider tilda has no such setting")
     return Tilda(tuple(secret.encode() for secret in secrets))
+
+
+class _Said(NamedTuple):
+    """The fields of the contract, each as far as it can be read by itself."""
+
+    payment_id: str
+    status: str
+    event_id: str | None
+    amount: str | int | Decimal | None
+    currency: str | None
+    email: str | None
+    plan_id: str | None
+    paid_at: datetime | None
+
+
+def _said(body: Mapping[str, Any]) -> _Said:
+    payment_id, status = _text(body, "external_payment_id"), _text(body, "status")
+    if payment_id is None or status is None:
+        missing = "external_payment_id" if payment_id is None else "status"
+        raise MalformedError(f"{missing} is missing")
+    currency = _text(body, "currency")
+    return _Said(
+        payment_id=payment_id,
+        status=status,
+        event_id=_text(body, "event_id"),
+        amount=_amount(body),
+        currency=currency and currency.upper(),
+        email=_email(body),
+        plan_id=_text(body, "plan_id"),
+        paid_at=_time(body, "paid_at"),
+    )
 
 
 def _text(body: Mapping[str, Any], name: str) -> str | None:
@@ -164,12 +182,12 @@ def _canonical(amount: str | int | Decimal | None) -> str | None:
         return str(amount)
 
 
-def _money(body: Mapping[str, Any]) -> Money:
-    amount, currency = _amount(body), _text(body, "currency")
-    if amount is None or currency is None:
-        raise MalformedError(f"{'amount' if amount is None else 'currency'} is missing")
+def _money(said: _Said) -> Money:
+    if said.amount is None or said.currency is None:
+        missing = "amount" if said.amount is None else "currency"
+        raise MalformedError(f"{missing} is missing")
     try:
-        return money(amount, currency)
+        return money(said.amount, said.currency)
     except InvalidMoneyError as error:
         raise MalformedError(str(error)) from None
 

@@ -134,7 +134,7 @@ new_events AS (
     RETURNING 1
 ),
 new_messages AS (
-    INSERT INTO outbox (id, aggregate_type, aggregate_id, type, version, payload, occurred_at)
+    INSERT INTO outbox (aggregate_type, aggregate_id, type, version, payload, occurred_at)
     SELECT * FROM unnest(:messages::written_message[])
     RETURNING 1
 )

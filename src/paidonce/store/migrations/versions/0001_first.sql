@@ -278,7 +278,7 @@ CREATE INDEX refunds_payment ON refunds (payment_id);
 -- relay; what is left to publish is what has no `published_at`.
 CREATE TABLE outbox (
     seq            bigint GENERATED ALWAYS AS IDENTITY (CACHE 1) PRIMARY KEY,
-    id             uuid NOT NULL,
+    id             uuid NOT NULL DEFAULT gen_random_uuid(),
     aggregate_type text COLLATE "C" NOT NULL,
     aggregate_id   uuid NOT NULL,
     type           text COLLATE "C" NOT NULL,
@@ -327,7 +327,7 @@ CREATE TYPE written_event AS (
 );
 
 CREATE TYPE written_message AS (
-    id uuid, aggregate_type text, aggregate_id uuid, type text, version bigint, payload jsonb,
+    aggregate_type text, aggregate_id uuid, type text, version bigint, payload jsonb,
     occurred_at timestamptz
 );
 
