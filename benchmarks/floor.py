@@ -21,6 +21,7 @@ from time import monotonic, perf_counter
 from zlib import crc32
 
 import orjson
+import structlog
 import uvloop
 from uuid_utils.compat import uuid7
 
@@ -91,6 +92,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True)
     config = parser.parse_args().config
+    # Standard output is for the three lines alone; what the engine has to say goes beside it.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     load = Load(**orjson.loads(sys.stdin.readline()))
     uvloop.run(run(config, load))
 

@@ -115,9 +115,8 @@ async def apply(
 
     # 5.2: its user.
     if payment.user_id is None and payment.email is not None:
-        user = await session.scalar(select(User).where(User.email == payment.email))
-        if user is not None:
-            payment.user_id = user.id
+        by_email = select(User.id).where(User.email == payment.email)
+        payment.user_id = await session.scalar(by_email)
     trail.user_id = payment.user_id
     if payment.user_id is None:
         trail.error_code = "UNLINKED_PAYMENT" if payment.email is None else "USER_MISSING"
