@@ -12,7 +12,6 @@ from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, ConfigDict, StringConstraints
 from starlette.exceptions import HTTPException
-from swagger_ui_bundle import swagger_ui_path
 from uuid_utils.compat import uuid7
 
 from paidonce import __version__
@@ -92,7 +91,7 @@ def operators_api(operations: Operations) -> FastAPI:
     api.add_exception_handler(RequestValidationError, _on_error)
     api.add_exception_handler(HTTPException, _on_error)
     api.add_exception_handler(Exception, _on_error)
-    api.mount("/docs/assets", StaticFiles(directory=str(swagger_ui_path)))
+    api.mount("/docs/assets", StaticFiles(packages=[("fastapi_offline", "static")]))
     api.get("/docs", include_in_schema=False)(_docs)
     api.get("/", include_in_schema=False)(_docs)
     _add_users(api)
@@ -229,7 +228,7 @@ async def _docs() -> HTMLResponse:
         title="Paidonce",
         swagger_js_url="/docs/assets/swagger-ui-bundle.js",
         swagger_css_url="/docs/assets/swagger-ui.css",
-        swagger_favicon_url="/docs/assets/favicon-32x32.png",
+        swagger_favicon_url="/docs/assets/favicon.png",
     )
 
 
