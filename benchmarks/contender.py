@@ -125,9 +125,10 @@ async def follow(process: asyncio.subprocess.Process, meter: Meter | None) -> Lo
         lines.append(await process.stdout.readline())
         if on_line is not None and lines[-1]:
             await on_line()
-    if not lines[-1]:
-        raise BenchmarkError("the load generator ended without a result; see above")
-    return LoadResult(**orjson.loads(lines[-1]))
+    try:
+        return LoadResult(**orjson.loads(lines[-1]))
+    except (ValueError, TypeError):
+        raise BenchmarkError(f"no result but {lines[-1]!r}; see above") from None
 
 
 @asynccontextmanager

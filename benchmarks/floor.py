@@ -39,7 +39,6 @@ from paidonce.providers.contract import Delivery, key_digest
 from paidonce.settings import load_settings
 from paidonce.store.db import open_database
 
-MAX_EVENTS_PER_S = 12_000
 TIMEOUT_S = 180.0
 
 
@@ -103,13 +102,14 @@ async def run(config: Path, load: Load) -> None:
     settings = load_settings(config)
     database = await open_database(settings.database.url)
     rules, sources = await load_rules(settings, database)
-    supply = int(MAX_EVENTS_PER_S * (load.warmup_s + load.seconds))
-    events = [_read(one, sources["bench"]) for one in random_events(users=load.users, count=supply)]
+    assert load.events is not None
+    supply = random_events(users=load.users, count=load.events)
+    shares = _deal([_read(one, sources["bench"]) for one in supply])
     size = max(load.connections // FLUSHERS, 1)
     settlers = [Settler(database, rules) for _ in range(FLUSHERS)]
     clock = Clock(perf_counter() + load.warmup_s, load.seconds)
-    shares = zip(settlers, _deal(events), strict=True)
-    await asyncio.gather(_mark(clock), *(_settle(one, own, size, clock) for one, own in shares))
+    loops = (_settle(one, own, size, clock) for one, own in zip(settlers, shares, strict=True))
+    await asyncio.gather(_mark(clock), *loops)
     print(orjson.dumps(asdict(clock.result())).decode(), flush=True)
     for settler in settlers:
         await settler.close()

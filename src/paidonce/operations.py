@@ -2,7 +2,7 @@
 
 import hashlib
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -13,14 +13,24 @@ import orjson
 from uuid_utils.compat import uuid7
 
 from paidonce.domain.email import email_key, is_email
-from paidonce.domain.events import EventStatus, PaymentId, UserId
-from paidonce.domain.money import format_minor
-from paidonce.domain.payments import PaymentStatus
+from paidonce.domain.events import PaymentId, UserId
 from paidonce.engine.items import Rules
 from paidonce.engine.linking import Linker, User
 from paidonce.errors import InvalidRequestError, NotFoundError
 from paidonce.store import keys, listings, people
 from paidonce.store.db import Database
+from paidonce.views import (
+    EventDetail,
+    EventView,
+    KeyView,
+    PaymentView,
+    SubscriptionView,
+    TrailItem,
+    event_fields,
+    event_view,
+    happy_trail,
+    payment_view,
+)
 
 MAX_PAGE: Final = 500
 
@@ -43,100 +53,6 @@ class Actor:
 
     name: str
     scope: Scope
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionView:
-    id: UUID
-    user_id: UUID
-    product: str
-    status: str
-    current_period_end: datetime | None
-    created_at: datetime
-    updated_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class ExternalIdView:
-    kind: str
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class PaymentView:
-    """A payment. `review` is the code for which a person should look, or null."""
-
-    id: UUID
-    source: str
-    external_payment_id: str | None
-    ids: list[ExternalIdView]
-    order: str | None
-    user_id: UUID | None
-    email: str | None
-    plan_id: str | None
-    status: PaymentStatus
-    amount: str
-    captured: str
-    refunded: str
-    currency: str | None
-    paid_at: datetime | None
-    applied_at: datetime | None
-    subscription_id: UUID | None
-    review: str | None
-    created_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class EventView:
-    """A delivery that was kept, and what became of it."""
-
-    id: UUID
-    source: str
-    provider: str
-    key: str | None
-    type: str | None
-    status: EventStatus
-    error_code: str | None
-    error_message: str | None
-    payment: str | None
-    order: str | None
-    attempts: int
-    next_attempt_at: datetime | None
-    received_at: datetime
-    processed_at: datetime | None
-    occurred_at: datetime | None
-    signature_valid: bool
-    signature_method: str
-    conflicts_with: UUID | None
-    remote_address: str | None
-    request_id: str
-    test: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TrailItem:
-    at: datetime
-    action: str
-    success: bool
-    details: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class EventDetail(EventView):
-    """An event with all that happened to it."""
-
-    trail: list[TrailItem]
-
-
-@dataclass(frozen=True, slots=True)
-class KeyView:
-    id: UUID
-    name: str
-    hint: str
-    scope: str
-    created_at: datetime
-    last_used_at: datetime | None
-    revoked_at: datetime | None
 
 
 class Operations:
@@ -198,7 +114,7 @@ class Operations:
             rows = await listings.payments(
                 connection, limit=limit, before=cursor, email_key=key, **filters
             )
-        return [_payment_view(row) for row in rows]
+        return [payment_view(row) for row in rows]
 
     async def link_payment(
         self,
@@ -224,7 +140,7 @@ class Operations:
             rows = await listings.payments(connection, limit=1, payment_id=payment_id)
         if not rows:
             raise NotFoundError(f"there is no payment {payment_id}")
-        return _payment_view(rows[0])
+        return payment_view(rows[0])
 
     async def _only_user(self, email: str) -> User:
         users = await self.users_by_email(email)
@@ -253,7 +169,7 @@ class Operations:
             rows = await listings.events(
                 connection, limit=limit, first_id=first, last_id=last, **filters
             )
-        return [_event_view(row) for row in rows]
+        return [event_view(row) for row in rows]
 
     async def event(self, event_id: UUID) -> EventDetail:
         """One event and its whole trail. Raises NotFoundError."""
@@ -266,9 +182,9 @@ class Operations:
             TrailItem(row["at"], row["action"], row["success"], orjson.loads(row["details"]))
             for row in audit
         ]
-        trail = [*_happy_trail(_event_view(rows[0])), *recorded]
+        trail = [*happy_trail(event_view(rows[0])), *recorded]
         by_time = sorted(trail, key=lambda item: item.at)
-        return EventDetail(**_event_fields(rows[0]), trail=by_time)
+        return EventDetail(**event_fields(rows[0]), trail=by_time)
 
     # What waits
 
@@ -335,74 +251,6 @@ class Operations:
         """Whether any key was ever made."""
         async with self._database.connection() as connection:
             return await keys.has_keys(connection)
-
-
-def _payment_view(row: Mapping[str, Any]) -> PaymentView:
-    ids = [ExternalIdView(kind, external_id) for kind, external_id in row["ids"]]
-    captured = _amount(row["captured_minor"], row["currency"])
-    return PaymentView(
-        id=row["id"],
-        source=row["source"],
-        external_payment_id=next((one.id for one in ids if one.kind == "payment"), None),
-        ids=ids,
-        order=row["order_reference"],
-        user_id=row["user_id"],
-        email=row["email"],
-        plan_id=row["plan_id"],
-        status=PaymentStatus(row["status"]),
-        amount=captured,
-        captured=captured,
-        refunded=_amount(row["refunded_minor"], row["currency"]),
-        currency=row["currency"],
-        paid_at=row["paid_at"],
-        applied_at=row["applied_at"],
-        subscription_id=row["subscription_id"],
-        review=row["review"],
-        created_at=row["created_at"],
-    )
-
-
-def _amount(amount_minor: int, currency: str | None) -> str:
-    return format_minor(amount_minor, currency) if currency else str(amount_minor)
-
-
-def _event_view(row: Mapping[str, Any]) -> EventView:
-    return EventView(**_event_fields(row))
-
-
-def _event_fields(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row under the names that the outside knows."""
-    fields = dict(row)
-    fields["status"] = EventStatus(fields["status"])
-    fields["payment"] = fields.pop("external_payment_id")
-    fields["order"] = fields.pop("order_reference")
-    fields["test"] = fields.pop("is_test")
-    return fields
-
-
-def _happy_trail(event: EventView) -> Iterator[TrailItem]:
-    """What every event of its kind goes through, read off its own columns."""
-    received: dict[str, Any] = {
-        "remote_address": event.remote_address,
-        "request_id": event.request_id,
-        "signature_valid": event.signature_valid,
-    }
-    is_evidence = event.key is None or event.conflicts_with is not None
-    if not is_evidence:
-        yield TrailItem(event.received_at, "event_received", True, received)
-        yield TrailItem(event.received_at, "event_inserted", True, {"key": event.key})
-    elif event.conflicts_with is None:
-        refused = {**received, "error_code": event.error_code}
-        yield TrailItem(event.received_at, "event_received", False, refused)
-    else:
-        yield TrailItem(event.received_at, "event_received", True, received)
-        first = {"first_event_id": str(event.conflicts_with)}
-        yield TrailItem(event.received_at, "conflict_detected", False, first)
-    if event.attempts == 1 and event.processed_at and event.status in ("PROCESSED", "IGNORED"):
-        attempt = {"attempt": 1}
-        reason = {"reason": event.error_code} if event.error_code else {}
-        yield TrailItem(event.processed_at, "processing_attempt_started", True, attempt)
-        yield TrailItem(event.processed_at, "processing_succeeded", True, attempt | reason)
 
 
 def _hashed(key: str) -> bytes:

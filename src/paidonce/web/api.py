@@ -19,15 +19,9 @@ from paidonce.domain.events import EventStatus
 from paidonce.domain.payments import PaymentStatus
 from paidonce.engine.linking import User
 from paidonce.errors import PaidonceError
-from paidonce.operations import (
-    MAX_PAGE,
-    EventDetail,
-    EventView,
-    Operations,
-    PaymentView,
-    SubscriptionView,
-)
+from paidonce.operations import MAX_PAGE, Operations
 from paidonce.telemetry import logger
+from paidonce.views import EventDetail, EventView, PaymentView, SubscriptionView
 from paidonce.web.auth import Operator, ProblemError, Reader, Verbs
 from paidonce.web.problems import INTERNAL, Problem, problem_of
 

@@ -1,0 +1,173 @@
+"""What operators are shown of payments, events and keys, whoever shows it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from paidonce.domain.events import EventStatus
+from paidonce.domain.money import format_minor
+from paidonce.domain.payments import PaymentStatus
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionView:
+    id: UUID
+    user_id: UUID
+    product: str
+    status: str
+    current_period_end: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalIdView:
+    kind: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentView:
+    """A payment. `review` is the code for which a person should look, or null."""
+
+    id: UUID
+    source: str
+    external_payment_id: str | None
+    ids: list[ExternalIdView]
+    order: str | None
+    user_id: UUID | None
+    email: str | None
+    plan_id: str | None
+    status: PaymentStatus
+    amount: str
+    captured: str
+    refunded: str
+    currency: str | None
+    paid_at: datetime | None
+    applied_at: datetime | None
+    subscription_id: UUID | None
+    review: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class EventView:
+    """A delivery that was kept, and what became of it."""
+
+    id: UUID
+    source: str
+    provider: str
+    key: str | None
+    type: str | None
+    status: EventStatus
+    error_code: str | None
+    error_message: str | None
+    payment: str | None
+    order: str | None
+    attempts: int
+    next_attempt_at: datetime | None
+    received_at: datetime
+    processed_at: datetime | None
+    occurred_at: datetime | None
+    signature_valid: bool
+    signature_method: str
+    conflicts_with: UUID | None
+    remote_address: str | None
+    request_id: str
+    test: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TrailItem:
+    at: datetime
+    action: str
+    success: bool
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EventDetail(EventView):
+    """An event with all that happened to it."""
+
+    trail: list[TrailItem]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyView:
+    id: UUID
+    name: str
+    hint: str
+    scope: str
+    created_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+def payment_view(row: Mapping[str, Any]) -> PaymentView:
+    ids = [ExternalIdView(kind, external_id) for kind, external_id in row["ids"]]
+    captured = _amount(row["captured_minor"], row["currency"])
+    return PaymentView(
+        id=row["id"],
+        source=row["source"],
+        external_payment_id=next((one.id for one in ids if one.kind == "payment"), None),
+        ids=ids,
+        order=row["order_reference"],
+        user_id=row["user_id"],
+        email=row["email"],
+        plan_id=row["plan_id"],
+        status=PaymentStatus(row["status"]),
+        amount=captured,
+        captured=captured,
+        refunded=_amount(row["refunded_minor"], row["currency"]),
+        currency=row["currency"],
+        paid_at=row["paid_at"],
+        applied_at=row["applied_at"],
+        subscription_id=row["subscription_id"],
+        review=row["review"],
+        created_at=row["created_at"],
+    )
+
+
+def _amount(amount_minor: int, currency: str | None) -> str:
+    return format_minor(amount_minor, currency) if currency else str(amount_minor)
+
+
+def event_view(row: Mapping[str, Any]) -> EventView:
+    return EventView(**event_fields(row))
+
+
+def event_fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row under the names that the outside knows."""
+    fields = dict(row)
+    fields["status"] = EventStatus(fields["status"])
+    fields["payment"] = fields.pop("external_payment_id")
+    fields["order"] = fields.pop("order_reference")
+    fields["test"] = fields.pop("is_test")
+    return fields
+
+
+def happy_trail(event: EventView) -> Iterator[TrailItem]:
+    """What every event of its kind goes through, read off its own columns."""
+    received: dict[str, Any] = {
+        "remote_address": event.remote_address,
+        "request_id": event.request_id,
+        "signature_valid": event.signature_valid,
+    }
+    is_evidence = event.key is None or event.conflicts_with is not None
+    if not is_evidence:
+        yield TrailItem(event.received_at, "event_received", True, received)
+        yield TrailItem(event.received_at, "event_inserted", True, {"key": event.key})
+    elif event.conflicts_with is None:
+        refused = {**received, "error_code": event.error_code}
+        yield TrailItem(event.received_at, "event_received", False, refused)
+    else:
+        yield TrailItem(event.received_at, "event_received", True, received)
+        first = {"first_event_id": str(event.conflicts_with)}
+        yield TrailItem(event.received_at, "conflict_detected", False, first)
+    if event.attempts == 1 and event.processed_at and event.status in ("PROCESSED", "IGNORED"):
+        attempt = {"attempt": 1}
+        reason = {"reason": event.error_code} if event.error_code else {}
+        yield TrailItem(event.processed_at, "processing_attempt_started", True, attempt)
+        yield TrailItem(event.processed_at, "processing_succeeded", True, attempt | reason)
