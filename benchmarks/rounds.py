@@ -77,13 +77,13 @@ class Plan:
 
 
 async def prepare(plan: Plan, databases: Databases, work_dir: Path) -> None:
-    """Make the databases that all measurements start from; contenders of one schema share one."""
-    prepared: set[str] = set()
-    for contender in plan.contenders:
-        if contender.template not in prepared:
-            url = await databases.create(contender.template)
-            await contender.prepare(url, users=plan.users, work_dir=work_dir)
-            prepared.add(contender.template)
+    """Make the databases that all measurements start from.
+
+    Contenders of one schema share one; the last of them, which is the faster, fills it.
+    """
+    for contender in {each.template: each for each in plan.contenders}.values():
+        url = await databases.create(contender.template)
+        await contender.prepare(url, users=plan.users, work_dir=work_dir)
 
 
 async def measure(plan: Plan, trial: Trial, databases: Databases, work_dir: Path) -> Measurement:

@@ -64,7 +64,7 @@ class MalformedError(RefusedError):
 
 
 class InvalidMoneyError(PaidonceError):
-    """An amount or a currency that cannot be money."""
+    """An amount or a currency that cannot be money. The message does not quote what was sent."""
 
 
 class RequestError(PaidonceError):

@@ -184,7 +184,7 @@ def _wrong_sum(payment: Payment, plan: Plan | None) -> Code | None:
 
 def _mispriced(payment: Payment, paid: Money, plan: Plan | None) -> _NotApplied | None:
     if plan is None:
-        named = f"there is no plan {payment.plan_id!r}" if payment.plan_id else "no default plan"
+        named = "there is no such plan" if payment.plan_id else "there is no default plan"
         return _NotApplied(Code.PLAN_UNKNOWN, named, is_final=True)
     if paid == plan.price or (paid.amount_minor > 0 and matches(paid, plan.price)):
         return None

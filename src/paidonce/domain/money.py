@@ -11,8 +11,6 @@ from paidonce.errors import InvalidMoneyError
 MAX_AMOUNT: Final = 10**12
 """In major units: more than any payment, and far below what a bigint of minor units holds."""
 
-MAX_SHOWN: Final = 40
-
 _NUMERAL: Final = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,2})?")
 _CODE: Final = re.compile(r"[A-Za-z]{3}")
 
@@ -62,7 +60,7 @@ def money(amount: str | int | Decimal, currency: str) -> Money:
     coefficient = int("".join(map(str, digits)))
     minor, rest = divmod(coefficient * 10 ** max(shift, 0), 10 ** max(-shift, 0))
     if rest:
-        raise InvalidMoneyError(f"{amount} is finer than the smallest unit of {code}")
+        raise InvalidMoneyError(f"the amount is finer than the smallest unit of {code}")
     if minor > MAX_AMOUNT * 10 ** EXPONENTS[code]:
         raise InvalidMoneyError("the amount is too large")
     return Money(minor, code)
@@ -72,7 +70,7 @@ def known_currency(currency: str) -> str:
     """The currency's upper-case ISO 4217 code, or InvalidMoneyError."""
     code = currency.upper()
     if not _CODE.fullmatch(currency) or code not in EXPONENTS:
-        raise InvalidMoneyError(f"{currency[:8]!r} is not an ISO 4217 currency")
+        raise InvalidMoneyError("the currency is not one of ISO 4217")
     return code
 
 
@@ -106,5 +104,5 @@ def _numeral(amount: str | int | Decimal) -> Decimal:
         raise InvalidMoneyError("the amount is too large")
     text = str(amount)
     if not _NUMERAL.fullmatch(text):
-        raise InvalidMoneyError(f"{text[:MAX_SHOWN]!r} is not an amount")
+        raise InvalidMoneyError("the amount is not a number")
     return Decimal(text)

@@ -81,7 +81,7 @@ class Tilda:
     def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
         said = delivery.read(_said)
         if said.status not in SUCCESSFUL:
-            return Ignored(Code.NON_SUCCESS_STATUS, f"the status is {said.status!r}")
+            return Ignored(Code.NON_SUCCESS_STATUS, "the status is neither paid nor succeeded")
         return PaymentEvent(
             says=Says.PAID,
             ids=(ExternalId("payment", said.payment_id),),
