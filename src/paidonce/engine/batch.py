@@ -33,6 +33,8 @@ from paidonce.telemetry import logger
 log = logger(__name__)
 
 MAX_MESSAGE: Final = 500
+MAX_ATTEMPTS: Final = 32_767
+"""More are not counted: each redelivery of an event that waits is one."""
 BUSY_DELAY: Final = timedelta(milliseconds=50)
 """After how long an event whose row was locked is due again."""
 
@@ -128,7 +130,7 @@ class Batch:
             self._changes.due.append((soon, item.event_id, item.attempts, item.waits_on))
             return Verdict(item, Result.BUSY, item.event_id)
         decision = self._decide(item)
-        attempts = item.attempts + 1
+        attempts = min(item.attempts + 1, MAX_ATTEMPTS)
         outcome = self._given_up(decision.outcome, attempts, item.received_at)
         self._changes.finished.append(finished_row(item.event_id, outcome, attempts, self._now))
         if attempts > 1 or outcome.status not in _HAPPY:
