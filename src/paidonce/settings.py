@@ -110,6 +110,26 @@ class RetrySettings(_Section):
     max_s: float = Field(60.0, gt=0, le=86_400)
 
 
+def _not_yet(value: str) -> str:
+    if value:
+        raise ValueError("this version enforces no rate limits; leave it empty")
+    return value
+
+
+class LimitsSettings(_Section):
+    """Rate limits, which this version does not enforce: only "off" is accepted."""
+
+    unverified: Annotated[str, AfterValidator(_not_yet)] = ""
+    per_address: Annotated[str, AfterValidator(_not_yet)] = ""
+    per_source: Annotated[str, AfterValidator(_not_yet)] = ""
+
+
+class BusSettings(_Section):
+    """Where events leave to. They are kept in PostgreSQL."""
+
+    url: Literal["postgres"] = "postgres"
+
+
 def _source_names(sources: dict[str, SourceSettings]) -> dict[str, SourceSettings]:
     for name in sources:
         if not _SOURCE_NAME.fullmatch(name) or name == "health":
@@ -140,6 +160,8 @@ class Settings(BaseSettings):
     sources: Annotated[dict[str, SourceSettings], AfterValidator(_source_names)] = {}
     plans: Annotated[dict[str, PlanSettings], AfterValidator(_one_default)] = {}
     retry: RetrySettings = RetrySettings()
+    limits: LimitsSettings = LimitsSettings()
+    bus: BusSettings = BusSettings()
 
     @classmethod
     def settings_customise_sources(
