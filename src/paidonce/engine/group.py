@@ -103,6 +103,7 @@ class Group:
                 if batch:
                     await self._flush(settler, batch)
                 else:
+                    self._emptied.set()
                     self._arrived.clear()
                     await self._arrived.wait()
         finally:

@@ -20,7 +20,7 @@ from paidonce.engine.items import Item, Result, Revisit, Rules, Settled
 from paidonce.engine.names import waiting_digest, waits_for_email, waits_for_payment
 from paidonce.engine.outcomes import report
 from paidonce.engine.settle import settle
-from paidonce.engine.waiting import waiting_items
+from paidonce.engine.waiting import FOREIGN_DELAY, foreign, waiting_items
 from paidonce.errors import DatabaseAwayError
 from paidonce.store import due, listings, people, settlement
 from paidonce.store.db import Database, Trouble, trouble
@@ -75,15 +75,16 @@ class Linker:
         revisit = Revisit(payment_id, user_id)
 
         async def link(connection: Connection) -> Settled:
-            await listings.record_action(
-                connection, actor, "payment_linked", payment_id, user_id=str(user_id)
-            )
-            return await settle(connection, [revisit], self._rules)
+            settled = await settle(connection, [revisit], self._rules)
+            if not _has_rest(settled):
+                await listings.record_action(
+                    connection, actor, "payment_linked", payment_id, user_id=str(user_id)
+                )
+            return settled
 
-        settled = await self._transaction(link)
-        await self._settle_rest(
-            settled, lambda connection: settle(connection, [revisit], self._rules)
-        )
+        settled = await self._settle_rest(await self._transaction(link), link)
+        if _has_rest(settled):
+            raise DatabaseAwayError("the payment is held by another transaction; try again")
         names = _names_of_linked(settled)
         finished = await self._transaction(lambda connection: self._settle(connection, [], names))
         report(finished)
@@ -103,6 +104,8 @@ class Linker:
     ) -> Settled:
         digests = [waiting_digest(name) for name in names]
         claimed = await due.claim_waiting(connection, digests, MAX_AT_ONCE)
+        for one in foreign(claimed, self._rules):
+            await due.put_back(connection, one, FOREIGN_DELAY)
         items: list[Item] = [*waiting_items(claimed, self._rules), *revisits]
         return await settle(connection, items, self._rules)
 

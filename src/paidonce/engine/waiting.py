@@ -2,12 +2,17 @@
 
 import time
 from collections.abc import Iterable
+from datetime import timedelta
+from typing import Final
 
 from paidonce.domain.events import Code, EventStatus, Ignored, Outcome
 from paidonce.engine.items import Request, Rules, Source, Waiting
 from paidonce.errors import RefusedError
 from paidonce.providers.contract import Delivery, Identity
 from paidonce.store.due import Claimed
+
+FOREIGN_DELAY: Final = timedelta(hours=1)
+"""After how long an event whose source is not configured here is due again."""
 
 
 def waiting_items(claimed: Iterable[Claimed], rules: Rules) -> list[Waiting]:

@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Final
 
 from paidonce.domain.events import Code, EventStatus, Outcome
 from paidonce.engine.items import Rules, Settled
 from paidonce.engine.outcomes import report
 from paidonce.engine.settle import settle
-from paidonce.engine.waiting import foreign, waiting_items
+from paidonce.engine.waiting import FOREIGN_DELAY, foreign, waiting_items
 from paidonce.store import due
 from paidonce.store.db import Database, Trouble, trouble
 from paidonce.store.queries import Connection
@@ -21,7 +20,6 @@ log = logger(__name__)
 MAX_BATCH: Final = 64
 SLOWEST_POLL_S: Final = 1.0
 PAUSE_AFTER_FAILURE_S: Final = 1.0
-FOREIGN_DELAY: Final = timedelta(hours=1)
 
 
 class Worker:
@@ -38,7 +36,7 @@ class Worker:
                 settled = await self.run_once()
                 pause_s = 0.0 if settled else await self._idle_s()
             except Exception as error:
-                log.warning("worker_failed", error=type(error).__name__, detail=str(error))
+                log.warning("worker_failed", exc_info=error)
                 pause_s = PAUSE_AFTER_FAILURE_S
             await asyncio.sleep(pause_s)
 
@@ -77,7 +75,7 @@ class Worker:
                 source_number=one.source_id,
                 remedy="configure the source again to settle what waits",
             )
-            await due.put_back(connection, one.event_id, FOREIGN_DELAY)
+            await due.put_back(connection, one, FOREIGN_DELAY)
 
     async def _idle_s(self) -> float:
         async with self._database.connection() as connection:

@@ -41,9 +41,11 @@ async def claim_waiting(
     return _claimed(rows)
 
 
-async def put_back(connection: Connection, event_id: EventId, delay: timedelta) -> None:
-    """Return a claimed event to the queue, to be due after the delay."""
-    await QUERIES["put_back"].run(connection, event_id=event_id, delay=delay)
+async def put_back(connection: Connection, claimed: Claimed, delay: timedelta) -> None:
+    """Return a claimed event to the queue, to be due after the delay or when it is woken."""
+    await QUERIES["put_back"].run(
+        connection, event_id=claimed.event_id, delay=delay, waits_on=claimed.waits_on
+    )
 
 
 async def next_run_in_s(connection: Connection) -> float | None:

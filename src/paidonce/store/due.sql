@@ -37,8 +37,8 @@ SELECT e.id, e.source_id, e.attempts, e.received_at, e.request_id, e.headers, e.
    FOR NO KEY UPDATE OF e SKIP LOCKED;
 
 -- name: put_back
-INSERT INTO due (run_at, event_id, attempt)
-SELECT now() + :delay::interval, e.id, e.attempts FROM webhook_events AS e WHERE e.id = :event_id;
+INSERT INTO due (run_at, event_id, attempt, waits_on)
+SELECT now() + :delay::interval, e.id, e.attempts, :waits_on::bytea FROM webhook_events AS e WHERE e.id = :event_id;
 
 -- name: next_run
 -- How long until something is due; no row when nothing waits.

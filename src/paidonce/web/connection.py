@@ -118,6 +118,8 @@ class DeliveryConnection(GuardedConnection):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        if self._is_refused:
+            return  # an answer to what follows would be taken for one to what was refused
         if self._is_for_uvicorn():
             super().on_headers_complete()
         elif self.url.startswith(_DELIVERIES) and self.parser.get_method() == b"POST":
@@ -135,9 +137,11 @@ class DeliveryConnection(GuardedConnection):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self._call is not None:
+        call, body = self._call, bytes(self._body)
+        self._call, self._body = None, bytearray()
+        if call is not None:
             self._deadline_s = None
-            self._answer_later(self._call, bytes(self._body))
+            self._answer_later(call, body)
         elif not self._is_refused:
             super().on_message_complete()
         elif not self._answers:
