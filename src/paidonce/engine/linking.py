@@ -31,7 +31,7 @@ MAX_RUNS: Final = 10
 RERUN_PAUSE_S: Final = 0.01
 BUSY_PAUSE_S: Final = 0.02
 PATIENCE_S: Final = 2.0
-"""How long to wait for payments that another transaction holds; the worker has them after that."""
+"""How long to wait for what another transaction holds. Events are left to the worker after that."""
 
 T = TypeVar("T")
 
