@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -71,10 +71,14 @@ def start_service(database_url: str, tmp_path: Path) -> Iterator[StartService]:
     """Starts real `paidonce serve` processes on this test's database, and ends them."""
     services: list[Service] = []
 
-    def start(config: str = "", **environment: str) -> Service:
+    def start(
+        config: str = "", *, port: int = 0, arguments: Sequence[str] = (), **environment: str
+    ) -> Service:
         folder = tmp_path / f"service-{len(services)}"
         folder.mkdir()
-        service = started_service(folder, database_url, config, environment)
+        service = started_service(
+            folder, database_url, config, environment, port=port, arguments=arguments
+        )
         services.append(service)
         return service
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -147,15 +147,21 @@ def signature(body: bytes, secret: str = SECRET) -> str:
 
 
 def started_service(
-    folder: Path, database_url: str, config: str = "", environment: Mapping[str, str] | None = None
+    folder: Path,
+    database_url: str,
+    config: str = "",
+    environment: Mapping[str, str] | None = None,
+    *,
+    port: int = 0,
+    arguments: Sequence[str] = (),
 ) -> Service:
-    """Start `paidonce serve` on a free port and wait until it is ready."""
+    """Start `paidonce serve`, on a free port unless one is given, and wait until it is ready."""
     text = f'{config or BASIC}\n[database]\nurl = "{database_url}"\n'
     (folder / "paidonce.toml").write_text(text, encoding="utf-8")
     variables = {**os.environ, "PAIDONCE_BOOTSTRAP_KEY": KEY, **(environment or {})}
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         process = subprocess.Popen(
-            [sys.executable, "-m", "paidonce", "serve", "--port", "0"],
+            [sys.executable, "-m", "paidonce", "serve", "--port", str(port), *arguments],
             cwd=folder,
             env=variables,
             stdout=out,
