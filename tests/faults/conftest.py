@@ -5,6 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.report import Findings, write_page
+from tests.flow.conftest import shared, shared_database
+
+__all__ = ["findings", "full", "shared", "shared_database"]
 
 
 @pytest.fixture(scope="session")

@@ -186,9 +186,10 @@ async def look(database_url: str) -> Found:
 
 
 async def settled(database_url: str) -> None:
-    """Return when no event waits any more. Raises TimeoutError."""
+    """Return when no event of source `payments` waits any more. Raises TimeoutError."""
     waiting = """SELECT count(*) FROM webhook_events
-                  WHERE status IN ('RECEIVED', 'VALIDATED', 'FAILED_RETRYABLE')"""
+                  WHERE source_id = (SELECT id FROM sources WHERE name = 'payments')
+                    AND status IN ('RECEIVED', 'VALIDATED', 'FAILED_RETRYABLE')"""
     connection = await asyncpg.connect(database_url)
     try:
         async with asyncio.timeout(SETTLE_TIMEOUT_S):
