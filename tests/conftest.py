@@ -13,7 +13,7 @@ import pytest_asyncio
 from paidonce.store.db import Database, open_database
 from paidonce.store.embedded import EmbeddedPostgres
 from paidonce.store.schema import migrate
-from tests.service import Service, started_service
+from tests.service import Service, started_service, started_worker
 
 TEMPLATE = "paidonce_template"
 
@@ -85,6 +85,22 @@ def start_service(database_url: str, tmp_path: Path) -> Iterator[StartService]:
     yield start
     for service in services:
         service.end()
+
+
+@pytest.fixture
+def start_worker(database_url: str, tmp_path: Path) -> Iterator[StartService]:
+    """Starts real `paidonce work` processes on this test's database, and ends them."""
+    workers: list[Service] = []
+
+    def start(config: str = "", **environment: str) -> Service:
+        folder = tmp_path / f"worker-{len(workers)}"
+        folder.mkdir()
+        workers.append(started_worker(folder, database_url, config, environment))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.end()
 
 
 @pytest.fixture

@@ -1,13 +1,17 @@
-"""What the experiments share: their size, and the page that a full run writes."""
+"""What the experiments share: their size, a server to attack, and the page of a full run."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from uuid import uuid4
 
+import asyncpg
 import pytest
+import pytest_asyncio
 
+from tests.conftest import TEMPLATE
+from tests.faults.hostility import CONFIG, USERS, Besieged
+from tests.faults.ledger import Ledger
 from tests.faults.report import Findings, write_page
-from tests.flow.conftest import shared, shared_database
-
-__all__ = ["findings", "full", "shared", "shared_database"]
+from tests.service import started_service
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +27,21 @@ def findings(full: bool) -> Iterator[Findings]:
     yield findings
     if full and findings.is_complete:
         write_page(findings)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def besieged(
+    postgres: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Besieged]:
+    """A server for all attacks. What the honest have delivered has to survive all of them."""
+    name = f"besieged_{uuid4().hex[:12]}"
+    connection = await asyncpg.connect(postgres)
+    await connection.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    await connection.close()
+    url = postgres.replace("/paidonce?", f"/{name}?")
+    service = started_service(tmp_path_factory.mktemp("besieged"), url, CONFIG)
+    besieged = Besieged(service, url, Ledger("honest", USERS))
+    await besieged.warm_up()
+    yield besieged
+    service.end()
+    assert service.log_lines(event="edge_failed") == []

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final, Self
 
@@ -106,13 +106,13 @@ class Load:
         return http == 200
 
 
-async def deliver_all(port: int, ledger: Ledger) -> None:
-    """Deliver once more everything that was ever sent."""
+async def deliver_all(port: int, ledger: Ledger, said: Iterable[Said] | None = None) -> None:
+    """Deliver all of these at once, or everything that was ever sent once more."""
     async with Load(port, ledger, limit=0) as load:
-        left = iter(list(ledger.said))
+        left = iter(list(ledger.said if said is None else said))
 
         async def sender() -> None:
-            for said in left:
-                await load.deliver(said)
+            for one in left:
+                await load.deliver(one)
 
         await asyncio.gather(*(sender() for _ in range(CONNECTIONS)))

@@ -4,19 +4,15 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import pytest
-import pytest_asyncio
 
-from tests.faults.hostility import CONFIG, REQUEST_TIMEOUT_S, Besieged
+from tests.faults.hostility import REQUEST_TIMEOUT_S, USERS, Besieged
 from tests.faults.ledger import Ledger, Said
-from tests.faults.hostility import USERS
 from tests.faults.report import Experiment, Findings
 from tests.faults.sizes import SLOW_CONNECTIONS
 from tests.faults.wire import Heard, converse, converse_all, request, rest_of
-from tests.flow.conftest import Shared
 from tests.service import paid
 
 FLOOD_BYTES: Final = 100 * 1024 * 1024
@@ -71,14 +67,6 @@ MALFORMED: Final = {
     "a lone surrogate in the event id": _with(event_id="a\udfffb"),
     "a lone surrogate in the e-mail": _with(email="a\ud800@example.com"),
 }
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def besieged(shared: Shared) -> AsyncIterator[Besieged]:
-    besieged = Besieged(shared.service, shared.database_url, Ledger("honest", USERS))
-    await besieged.warm_up()
-    yield besieged
-    assert shared.service.log_lines(event="edge_failed") == []
 
 
 async def test_malformed_bodies_are_refused_and_kept_where_they_are_authentic(

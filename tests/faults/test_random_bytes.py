@@ -3,33 +3,21 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
-import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.faults.hostility import CONFIG as CONFIG
-from tests.faults.hostility import USERS, Besieged
-from tests.faults.ledger import Ledger
+from tests.faults.hostility import Besieged
 from tests.faults.report import Experiment, Findings
 from tests.faults.sizes import RANDOM_BODIES, RANDOM_REQUESTS
 from tests.faults.wire import Heard, converse, request
-from tests.flow.conftest import Shared
 from tests.service import paid, signature
 
 FIELDS: Final = sorted(paid("x") | {"plan_id": "", "paid_at": "", "test": "", "payment": ""})
 MAX_BYTES: Final = 2_000
 REFUSALS: Final = {400, 401, 413, 415}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def besieged(shared: Shared) -> AsyncIterator[Besieged]:
-    besieged = Besieged(shared.service, shared.database_url, Ledger("honest", USERS))
-    await besieged.warm_up()
-    yield besieged
-    assert shared.service.log_lines(event="edge_failed") == []
 
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=40)  # lone surrogates too
