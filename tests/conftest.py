@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -47,12 +48,21 @@ async def postgres(data_dir: Path) -> AsyncIterator[str]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def database_url(postgres: str) -> AsyncIterator[str]:
     """The URL of a fresh, migrated database."""
+    async with fresh_database(postgres) as url:
+        yield url
+
+
+@asynccontextmanager
+async def fresh_database(postgres: str) -> AsyncIterator[str]:
+    """A copy of the template, dropped at the end."""
     name = f"test_{uuid4().hex[:12]}"
     await _create(postgres, name, TEMPLATE)
-    yield _url_of(postgres, name)
-    connection = await asyncpg.connect(postgres)
-    await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-    await connection.close()
+    try:
+        yield _url_of(postgres, name)
+    finally:
+        connection = await asyncpg.connect(postgres)
+        await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        await connection.close()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

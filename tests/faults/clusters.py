@@ -29,7 +29,7 @@ class Cluster:
         self.url = await self._server.start()
 
     async def stop_immediately(self) -> None:
-        """What `pg_ctl stop -m immediate` does: no goodbye to anybody, recovery at the next start."""
+        """As `pg_ctl stop -m immediate` does it: without a goodbye, to be recovered from."""
         await kill_postmaster(self._folder, signal.SIGQUIT)
 
     async def end(self) -> None:

@@ -1,13 +1,11 @@
 """What the experiments share: their size, a server to attack, and the page of a full run."""
 
 from collections.abc import AsyncIterator, Iterator
-from uuid import uuid4
 
-import asyncpg
 import pytest
 import pytest_asyncio
 
-from tests.conftest import TEMPLATE
+from tests.conftest import fresh_database
 from tests.faults.hostility import CONFIG, USERS, Besieged
 from tests.faults.ledger import Ledger
 from tests.faults.report import Findings, write_page
@@ -34,14 +32,10 @@ async def besieged(
     postgres: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Besieged]:
     """A server for all attacks. What the honest have delivered has to survive all of them."""
-    name = f"besieged_{uuid4().hex[:12]}"
-    connection = await asyncpg.connect(postgres)
-    await connection.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
-    await connection.close()
-    url = postgres.replace("/paidonce?", f"/{name}?")
-    service = started_service(tmp_path_factory.mktemp("besieged"), url, CONFIG)
-    besieged = Besieged(service, url, Ledger("honest", USERS))
-    await besieged.warm_up()
-    yield besieged
-    service.end()
+    async with fresh_database(postgres) as url:
+        service = started_service(tmp_path_factory.mktemp("besieged"), url, CONFIG)
+        besieged = Besieged(service, url, Ledger("honest", USERS))
+        await besieged.warm_up()
+        yield besieged
+        service.end()
     assert service.log_lines(event="edge_failed") == []

@@ -61,7 +61,7 @@ class Besieged:
             self.service.port, self.ledger, HONEST_LIMIT, pause_s=HONEST_PAUSE_S
         ) as load:
             yield losses
-            await load.until(lambda: load.acknowledged > 0)
+            await load.until_acknowledged(1)
             await load.finish(early=True)
         assert not self.ledger.refused, f"honest deliveries were refused: {self.ledger.refused}"
         await settled(self.database_url)

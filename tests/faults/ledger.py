@@ -111,7 +111,7 @@ class Ledger:
         """How often anything was delivered, whatever came of it."""
         return sum(told.words.total() for told in self.told.values()) + self.refused.total()
 
-    async def check(self, database_url: str, *, finished: bool) -> "Found":
+    async def check(self, database_url: str, *, finished: bool, after: str = "all") -> "Found":
         """Compare with the rows. Finished: all were acknowledged, and nothing may be left to do.
 
         Raises AssertionError that names what is wrong; returns what was found.
@@ -123,7 +123,8 @@ class Ledger:
         wrong += _wrong_subscriptions(self, found)
         if finished and (left := self.told.keys() - acknowledged):
             wrong.append(f"never acknowledged: {sorted(left)[:MAX_TOLD]}")
-        assert not wrong, f"{len(wrong)} wrong in {self.name}:\n" + "\n".join(wrong[:MAX_TOLD])
+        told = "\n".join(wrong[:MAX_TOLD])
+        assert not wrong, f"{len(wrong)} wrong in {self.name} after {after}:\n{told}"
         return found
 
 
@@ -179,8 +180,12 @@ async def look(database_url: str) -> Found:
     connection = await asyncpg.connect(database_url)
     try:
         async with connection.transaction(isolation="repeatable_read", readonly=True):
-            queries = (_EVENTS, _PAYMENTS, _SUBSCRIPTIONS, _MESSAGES)
-            return Found(*[await connection.fetch(query) for query in queries])
+            return Found(
+                events=list(map(dict, await connection.fetch(_EVENTS))),
+                payments=list(map(dict, await connection.fetch(_PAYMENTS))),
+                subscriptions=list(map(dict, await connection.fetch(_SUBSCRIPTIONS))),
+                messages=list(map(dict, await connection.fetch(_MESSAGES))),
+            )
     finally:
         await connection.close()
 

@@ -63,6 +63,10 @@ class Load:
                 self._changed.clear()
                 await self._changed.wait()
 
+    async def until_acknowledged(self, number: int) -> None:
+        """Wait until so many deliveries of this load were acknowledged. Raises TimeoutError."""
+        await self.until(lambda: self.acknowledged >= number)
+
     async def finish(self, *, early: bool = False) -> None:
         """Wait until everything within the limit, or all that has begun, was acknowledged."""
         if early:

@@ -40,7 +40,7 @@ async def test_a_database_stopped_under_load_costs_nothing_that_was_acknowledged
             ledger, dice = _ledger("away", service), random.Random(2)
             for kill in range(kills):
                 async with Load(service.port, ledger, EVENTS_A_ROUND, seed=kill) as load:
-                    await _acknowledged(load, dice.randrange(10, EVENTS_A_ROUND // 2))
+                    await load.until_acknowledged(dice.randrange(10, EVENTS_A_ROUND // 2))
                     await cluster.stop_immediately()
                     await _turned_away(load)
                     await cluster.start()
@@ -69,7 +69,7 @@ async def test_the_embedded_database_is_started_again_when_it_dies(
             ledger = _ledger("supervised", service)
             for kill in range(kills):
                 async with Load(service.port, ledger, EVENTS_A_ROUND, seed=kill) as load:
-                    await _acknowledged(load, EVENTS_A_ROUND // 3)
+                    await load.until_acknowledged(EVENTS_A_ROUND // 3)
                     await kill_postmaster(folder / ".paidonce", signal.SIGKILL)
                     away_s.append(await _time_to_return(load))
                     await load.finish()
@@ -113,10 +113,6 @@ def _ledger(name: str, service: Service) -> Ledger:
     return Ledger(name, USERS)
 
 
-async def _acknowledged(load: Load, number: int) -> None:
-    await load.until(lambda: load.acknowledged >= number)
-
-
 async def _turned_away(load: Load) -> None:
     before = load.ledger.refused["503"]
     await load.until(lambda: load.ledger.refused["503"] >= before + TURNED_AWAY)
@@ -126,7 +122,7 @@ async def _time_to_return(load: Load) -> float:
     """How long it takes until something is acknowledged again."""
     before, began_s = load.acknowledged, time.monotonic()
     async with asyncio.timeout(RETURN_TIMEOUT_S):
-        await _acknowledged(load, before + 1)
+        await load.until_acknowledged(before + 1)
     return time.monotonic() - began_s
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -44,7 +43,7 @@ def killable(start_service: StartService, database_url: str) -> Iterator[Killabl
 
 
 async def test_a_server_killed_under_load_loses_nothing_and_applies_nothing_twice(
-    killable: Killable, database_url: str, full: bool, findings: Findings, tmp_path: Path
+    killable: Killable, database_url: str, full: bool, findings: Findings
 ) -> None:
     """REL-1 REC-2 PAY-3"""
     ledger, dice = Ledger("kill", USERS), random.Random(1)
@@ -54,7 +53,7 @@ async def test_a_server_killed_under_load_loses_nothing_and_applies_nothing_twic
     for kill in range(kills):
         target = dice.randrange(10, EVENTS_A_ROUND // 2)
         async with Load(killable.service.port, ledger, EVENTS_A_ROUND, seed=kill) as load:
-            await load.until(lambda load=load, target=target: load.acknowledged >= target)
+            await load.until_acknowledged(target)
             await killable.kill()
             unanswered = ledger.told.keys() - ledger.acknowledged
             found = await ledger.check(database_url, finished=False)

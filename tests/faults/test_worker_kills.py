@@ -37,7 +37,7 @@ async def test_what_a_killed_worker_had_in_hand_is_settled_by_the_others(
     for kill in range(kills):
         async with Load(service.port, ledger, EVENTS_A_ROUND, seed=kill) as load:
             target = dice.randrange(EVENTS_A_ROUND // 3, EVENTS_A_ROUND)
-            await load.until(lambda load=load, target=target: load.acknowledged >= target)
+            await load.until_acknowledged(target)
             victim = workers.pop(dice.randrange(len(workers)))
             victim.process.kill()
             left.append(await _waiting(database_url))
