@@ -16,6 +16,7 @@ from uuid_utils.compat import uuid7
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from paidonce import telemetry
+from paidonce.crashpoints import Point, passing
 from paidonce.web.edge import PREFIX, Answer, Call, Edge
 from paidonce.web.problems import Problem
 
@@ -208,6 +209,7 @@ class DeliveryConnection(GuardedConnection):
         is_last = self._is_last and current_task() is self._answers[-1]
         is_kept = keep_alive and not is_last
         self.transport.write(_raw(answer, is_kept))
+        passing(Point.ANSWERED)
         if not is_kept:
             self.transport.close()
 
