@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 INK = "#333333"
-FIGURE_WIDTH = 11
+FIGURE_WIDTH = 12
 GROUP_WIDTH = 0.78
-LABEL_SIZE = 8
+LABEL_SIZE = 7.5
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "paidonce",  # The same results make the same file.
     "font.size": 10,

@@ -74,7 +74,7 @@ def draw_growth(path: Path, growths: Sequence[Growth], plan: Plan) -> None:
     groups = [_name(growth) for growth in growths]
     panels = [
         Panel("Microseconds per event", groups, _series(growths, plan, "us")),
-        Panel("Bytes of WAL records per event", groups, _series(growths, plan, "record_bytes")),
+        Panel("Bytes of WAL per event", groups, _series(growths, plan, "wal_bytes")),
     ]
     draw_panels(path, panels)
 

@@ -111,6 +111,11 @@ class Figures:
         """Of both processes."""
         return self.app_us + self.db_us
 
+    @property
+    def wal_bytes(self) -> float:
+        """Of both kinds."""
+        return self.record_bytes + self.page_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Growth:

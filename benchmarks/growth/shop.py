@@ -78,3 +78,4 @@ async def open_shop(rows: int, work_dir: Path) -> AsyncIterator[Shop]:
                 yield Shop(rows, databases, database, sources["bench"], settler, worker)
             finally:
                 await settler.close()
+                await worker.close()

@@ -17,8 +17,9 @@ from benchmarks.growth.shop import Shop
 from benchmarks.workload import distinct_events
 from paidonce.domain.events import DEFERRED, Outcome
 from paidonce.engine.items import Result
+from paidonce.engine.worker import MAX_BATCH
 
-BATCH = 64
+BATCH = MAX_BATCH  # so that both kinds of steps have batches of one size
 
 
 class Step(StrEnum):
@@ -71,7 +72,7 @@ async def _claim(shop: Shop, events: int) -> None:
     claimed = 0
     # The worker logs what it did, and that is part of the cost; nobody wants to read it here.
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
-        while claimed < events and (number := await shop.worker.run_once(BATCH)) > 0:
+        while claimed < events and (number := await shop.worker.run_once()) > 0:
             claimed += number
     if claimed != events:
         raise BenchmarkError(f"{events} events were due, {claimed} were claimed")
