@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -12,6 +13,8 @@ from benchmarks.contender import BenchmarkError
 from benchmarks.growth.shop import Shop, open_shop
 from benchmarks.growth.steps import Cost, Step, measure_step
 
+CONDITIONS = (False, True)
+"""Without an old snapshot, and with one."""
 SETTLING_STEPS = (Step.RECEIVING, Step.CLAIMING)
 
 
@@ -61,7 +64,7 @@ async def measure_growth(
 async def _fill(shops: Sequence[Shop], progress: Progress) -> None:
     for shop in shops:
         task = progress.add_task(f"filling to {shop.rows:,} events", total=shop.rows)
-        await shop.fill(lambda rows, task=task: progress.advance(task, rows))  # type: ignore[misc]
+        await shop.fill(partial(progress.advance, task))
 
 
 async def _rounds(
@@ -89,7 +92,8 @@ def _turns(shops: Sequence[Shop], number: int) -> Iterator[tuple[Step, Shop]]:
 
 async def _check_honesty(plan: Plan, shops: Sequence[Shop]) -> None:
     """Raise BenchmarkError unless every event that went through a step left an applied payment."""
-    measured = 2 * (plan.rounds + 1) * plan.events * len(SETTLING_STEPS)
+    rounds = len(CONDITIONS) * (plan.rounds + 1)
+    measured = rounds * len(SETTLING_STEPS) * plan.events
     for shop in shops:
         applied = await shop.count_applied()
         if applied != shop.rows + measured:
@@ -145,7 +149,7 @@ def summarise(plan: Plan, observations: Sequence[Observation]) -> list[Growth]:
             plan,
             [one for one in observations if (one.step, one.with_old_snapshot) == (step, is_old)],
         )
-        for is_old in (False, True)
+        for is_old in CONDITIONS
         for step in Step
     ]
 
