@@ -39,9 +39,9 @@ CONTENDERS = (Peer(), TunedPeer(), Paidonce(), TwoProcesses(), Queued(), Floor()
 DOCS = ROOT / "docs"
 MAX_ROUNDS = 100
 ROUNDS = 3
-GROWTH_ROUNDS = 7
+GROWTH_ROUNDS = 15
 SMALL_ROWS = 10_000
-GROWTH_EVENTS = 1024
+GROWTH_EVENTS = 512
 MAX_SECONDS = 600.0
 
 

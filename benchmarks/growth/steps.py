@@ -1,8 +1,9 @@
 """The steps that are measured, each through the engine's own code, without HTTP."""
 
+import gc
 import os
-from collections.abc import Awaitable, Callable
-from contextlib import redirect_stdout
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -95,9 +96,10 @@ async def _read(databases: Databases) -> Reading:
 
 
 async def _measured(shop: Shop, events: int, work: Callable[[], Awaitable[None]]) -> Cost:
-    begin = await _read(shop.databases)
-    await work()
-    end_s, end_cpu_s = perf_counter(), process_time()
+    with _no_garbage_collected():
+        begin = await _read(shop.databases)
+        await work()
+        end_s, end_cpu_s = perf_counter(), process_time()
     end = await _read(shop.databases)
     return Cost(
         events=events,
@@ -107,3 +109,14 @@ async def _measured(shop: Shop, events: int, work: Callable[[], Awaitable[None]]
         wal_bytes=end.wal_bytes - begin.wal_bytes,
         page_bytes=await shop.databases.full_page_bytes(begin.wal_bytes, end.wal_bytes),
     )
+
+
+@contextmanager
+def _no_garbage_collected() -> Iterator[None]:
+    """A collection costs as much as several batches, and would hit one shop or the other."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
