@@ -23,7 +23,7 @@ log = logger(__name__)
 WATCH_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 9.5
 FIRST_PAUSE_S: Final = 0.5
-LONGEST_PAUSE_S: Final = 30.0
+LONGEST_PAUSE_S: Final = 5.0
 STEADY_S: Final = 10.0
 """Whoever lived that long is replaced at once; the others after a pause that doubles."""
 

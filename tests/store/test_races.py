@@ -1,11 +1,9 @@
 """Two transactions at once: whoever is second starts again on what the first one left."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-import pytest_asyncio
 from uuid_utils.compat import uuid7
 
 from paidonce.domain.events import Says
@@ -15,22 +13,9 @@ from paidonce.engine.names import waits_for_email
 from paidonce.engine.settle import settle
 from paidonce.engine.transactions import Settler
 from paidonce.store import people, settlement
-from paidonce.store.db import Database
-from tests.store.batches import DAYS, Stage, somebody_waits, stage
+from tests.store.batches import DAYS, Stage, somebody_waits
 
 INTERLEAVINGS = 40
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def shop(database: Database) -> Stage:
-    return await stage(database)
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def settler(shop: Stage) -> AsyncIterator[Settler]:
-    made = Settler(shop.database, shop.rules)
-    yield made
-    await made.close()
 
 
 async def settled_after(

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-import pytest_asyncio
 from uuid_utils.compat import uuid7
 
 from paidonce.domain.events import (
@@ -31,26 +30,6 @@ from paidonce.store.db import Database, Trouble, trouble
 from paidonce.store.queries import Connection
 from paidonce.store.settlement import Changes, Wanted
 from tests.store.batches import DAYS, Stage, stage
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def shop(database: Database) -> Stage:
-    return await stage(database)
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def settler(shop: Stage) -> AsyncIterator[Settler]:
-    made = Settler(shop.database, shop.rules)
-    yield made
-    await made.close()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def worker(shop: Stage) -> AsyncIterator[Worker]:
-    """A worker of the shop's."""
-    working = Worker(shop.database, shop.rules)
-    yield working
-    await working.close()
 
 
 async def results(settler: Settler, *items: Item) -> list[Result]:

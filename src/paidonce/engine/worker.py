@@ -24,7 +24,7 @@ from paidonce.telemetry import logger
 
 log = logger(__name__)
 
-MAX_BATCH: Final = 64
+MAX_BATCH: Final = 128
 MAX_BYTES_IN_HAND: Final = 64 * 1024 * 1024
 SLOWEST_POLL_S: Final = 5.0
 FASTEST_POLL_S: Final = 0.05
@@ -33,7 +33,7 @@ PAUSE_AFTER_FAILURE_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 5.0
 PUT_OFF: Final = timedelta(seconds=1)
 """After how long an event is due again that could not even be said to have failed."""
-CAREFUL_EVENTS: Final = 2 * MAX_BATCH
+CAREFUL_EVENTS: Final = MAX_BATCH
 """How many events a new process settles one by one, if there are so many: it may have been started
 because an event ended the one before it."""
 MAX_STARTS: Final = 5

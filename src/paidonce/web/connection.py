@@ -53,6 +53,12 @@ class GuardedConnection(HttpToolsProtocol):
             self._alarm.cancel()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        """What comes after a request has to become another one in time: empty lines do not."""
+        if self._deadline_s is None and self.is_idle():
+            self._start_clock()
+        super().data_received(data)
+
     def on_message_begin(self) -> None:
         self._header_bytes = 0
         self._start_clock()
@@ -76,6 +82,10 @@ class GuardedConnection(HttpToolsProtocol):
         """Whether an answer has begun that another one must not cut into."""
         cycle = self.cycle
         return cycle is not None and cycle.response_started and not cycle.response_complete
+
+    def is_idle(self) -> bool:
+        """Whether there is nothing to answer."""
+        return self.cycle is None or self.cycle.response_complete
 
     def _start_clock(self) -> None:
         self._deadline_s = self.loop.time() + self.request_timeout_s
@@ -159,6 +169,9 @@ class DeliveryConnection(GuardedConnection):
         self._is_last = True
         return bool(self._answers)
 
+    def is_idle(self) -> bool:
+        return not self._answers and super().is_idle()
+
     def is_answering(self) -> bool:
         return self._is_refused or bool(self._answers) or super().is_answering()
 
@@ -218,6 +231,9 @@ class DeliveryConnection(GuardedConnection):
         self.tasks.discard(task)
         self.server_state.total_requests += 1
         if self._answers or self.transport.is_closing():
+            return
+        if self._is_last:  # it became so after the answer was written
+            self.transport.close()
             return
         self.flow.resume_reading()
         self._unset_keepalive_if_required()
