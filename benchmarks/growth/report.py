@@ -7,7 +7,7 @@ from rich.table import Table
 
 from benchmarks.growth.fill import PAYMENTS_PER_USER, SPAN
 from benchmarks.growth.rounds import Figures, Growth, Plan
-from benchmarks.growth.steps import BATCH
+from benchmarks.growth.shop import BATCH
 from benchmarks.markdown import markdown_list, markdown_table
 from benchmarks.plot import Panel, Series, draw_panels
 from benchmarks.terminal import terminal_table

@@ -16,6 +16,7 @@ from paidonce.settings import load_settings
 from paidonce.store.db import Database
 
 NAME = "bench_growth"
+BATCH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ async def open_shop(rows: int, work_dir: Path) -> AsyncIterator[Shop]:
         settings = load_settings(config)
         async with opened_database(settings) as database:
             rules, sources = await load_rules(settings, database)
-            settler, worker = Settler(database, rules), Worker(database, rules)
+            settler, worker = Settler(database, rules), Worker(database, rules, max_batch=BATCH)
             try:
                 yield Shop(rows, databases, database, sources["bench"], settler, worker)
             finally:

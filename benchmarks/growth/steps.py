@@ -14,13 +14,10 @@ from benchmarks.contender import BenchmarkError
 from benchmarks.cpu import tree_cpu_s
 from benchmarks.databases import Databases
 from benchmarks.floor import read_event
-from benchmarks.growth.shop import Shop
+from benchmarks.growth.shop import BATCH, Shop
 from benchmarks.workload import distinct_events
 from paidonce.domain.events import DEFERRED, Outcome
 from paidonce.engine.items import Result
-from paidonce.engine.worker import MAX_BATCH
-
-BATCH = MAX_BATCH  # so that both kinds of steps have batches of one size
 
 
 class Step(StrEnum):
