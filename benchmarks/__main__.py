@@ -39,9 +39,9 @@ CONTENDERS = (Peer(), TunedPeer(), Paidonce(), TwoProcesses(), Queued(), Floor()
 DOCS = ROOT / "docs"
 MAX_ROUNDS = 100
 ROUNDS = 3
-GROWTH_ROUNDS = 15
+GROWTH_ROUNDS = 9
 SMALL_ROWS = 10_000
-GROWTH_EVENTS = 512
+GROWTH_EVENTS = 1024
 MAX_SECONDS = 600.0
 
 
@@ -129,7 +129,7 @@ def parse_arguments() -> argparse.Namespace:
     """The command line."""
     names = [contender.name for contender in CONTENDERS]
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--warmup", type=float, default=1.5, help="seconds before each")
     parser.add_argument(
         "--patience", type=float, default=20.0, help="seconds to wait for an idle machine"
