@@ -16,7 +16,7 @@ from typing import Final
 
 from prometheus_client.multiprocess import mark_process_dead
 
-from paidonce.telemetry import logger
+from paidonce.telemetry import configure_logging, logger
 
 log = logger(__name__)
 
@@ -72,6 +72,7 @@ class Processes:
 
     def run(self) -> int:
         """Keep the processes running until SIGTERM or SIGINT; returns the exit code."""
+        configure_logging()
         life, alive = os.pipe()  # the children hold the first, the parent alone the second
         os.set_inheritable(alive, False)
         for ending in (signal.SIGTERM, signal.SIGINT):

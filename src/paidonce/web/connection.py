@@ -184,7 +184,8 @@ class DeliveryConnection(GuardedConnection):
     def _begin_delivery(self) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
         path = self.url.partition(b"?")[0].decode("latin-1")
-        call = Call("POST", path, headers, self.client[0] if self.client else None)
+        peer = self.client[0] if self.client else None
+        call = Call("POST", path, headers, peer, self.edge.new_id())
         refusal = self.edge.objection(call)
         if refusal is not None:
             self._refuse_delivery(refusal)
