@@ -150,8 +150,8 @@ def parse_arguments() -> argparse.Namespace:
     options.only = options.only or names
     if not (0 <= (options.rounds or 0) <= MAX_ROUNDS and 0 < options.seconds <= MAX_SECONDS):
         parser.error(f"at most {MAX_ROUNDS} rounds of at most {MAX_SECONDS:g} seconds")
-    if options.rows < SMALL_ROWS:
-        parser.error(f"at least {SMALL_ROWS} rows, which is what they are compared with")
+    if options.rows <= SMALL_ROWS:
+        parser.error(f"more than {SMALL_ROWS} rows, which is what they are compared with")
     return options
 
 
