@@ -223,7 +223,7 @@ async def test_an_event_that_ends_the_process_each_time_becomes_a_dead_letter(
     bad, *good = await stored(shop, settler, "deadly", "p-1", "p-2")
     async with shop.database.connection() as connection:
         for _ in range(MAX_STARTS):
-            assert await due.start_next(connection) == bad.event_id
+            assert await due.DueClaims().start_next(connection) == bad.event_id
     assert await worker.run_carefully() == 1
     row = await shop.event_row(bad)
     assert (row["status"], row["error_code"]) == ("DEAD_LETTER", "INTERNAL")
@@ -320,6 +320,7 @@ async def test_a_slow_claim_makes_the_next_ones_begin_where_it_ended(
     """DAT-2: and what lies before that is found when all is looked at again."""
     monkeypatch.setattr(due, "CHEAP_CLAIM_S", -1.0)
     monkeypatch.setattr(due, "HINT_FACTOR", 1e9)
+    monkeypatch.setattr(due, "LONGEST_HINT_S", 1e9)
     await stored(shop, settler, "p-1", "p-2")
     claims = due.DueClaims()
     connection = await shop.database.dedicated()
