@@ -337,11 +337,9 @@ async def test_claims_that_are_planned_on_an_empty_queue_are_right_for_a_full_on
     some: dict[str, Any] = {name: UUID(int=1) for name in ("first_id", "last_id")}
     async with _undone(pinned):
         taken = await explained(pinned, due.QUERIES["take_due"], limit=64, not_before=due.LONG_AGO)
-        started = await explained(pinned, due.QUERIES["start_next"], not_before=due.LONG_AGO)
         claimed = await explained(pinned, due.QUERIES["claim"], event_id=[UUID(int=1)], **some)
     await pinned.close()
     assert _indexes(taken) == {"due_run_at"}
-    assert _indexes(started) == {"due_run_at", "due_pkey"}
     assert _indexes(claimed) == {"due_event", "due_pkey"}
 
 
@@ -364,22 +362,6 @@ async def test_taking_visits_only_the_months_of_what_it_takes(pinned: Connection
     """DAT-2: those that waited longest are all of the first month."""
     query = due.QUERIES["take_due"]
     nodes = await explained(pinned, query, limit=UNUSUAL, not_before=due.LONG_AGO)
-    assert len(partitions_read(nodes)) == 1
-
-
-async def test_naming_what_is_tried_next_reads_one_row(pinned: Connection) -> None:
-    """DAT-2"""
-    nodes = await explained(pinned, due.QUERIES["start_next"], not_before=due.LONG_AGO)
-    assert_no_table_is_read_through(nodes)
-    assert_few_rows_are_touched(nodes, 1)
-
-
-async def test_taking_what_was_named_reads_one_row(connection: Connection) -> None:
-    """DAT-2"""
-    (event_id,) = await event_ids(connection, "ASC", 1)
-    nodes = await explained(connection, due.QUERIES["take_started"], warm=6, event_id=event_id)
-    assert_no_table_is_read_through(nodes)
-    assert_few_rows_are_touched(nodes, 1)
     assert len(partitions_read(nodes)) == 1
 
 

@@ -221,9 +221,8 @@ async def test_an_event_that_ends_the_process_each_time_becomes_a_dead_letter(
 ) -> None:
     """RET-3: it is noticed because its start is committed before it is tried."""
     bad, *good = await stored(shop, settler, "deadly", "p-1", "p-2")
-    async with shop.database.connection() as connection:
-        for _ in range(MAX_STARTS):
-            assert await due.DueClaims().start_next(connection) == bad.event_id
+    for _ in range(MAX_STARTS):
+        await end_over_the_next_event(shop)
     assert await worker.run_carefully() == 1
     row = await shop.event_row(bad)
     assert (row["status"], row["error_code"]) == ("DEAD_LETTER", "INTERNAL")
@@ -232,6 +231,59 @@ async def test_an_event_that_ends_the_process_each_time_becomes_a_dead_letter(
         assert await worker.run_carefully() == 1
         assert (await shop.event_row(item))["status"] == "PROCESSED"
     assert await worker.run_carefully() == 0
+    assert await shop.number("started") == 0
+
+
+async def end_over_the_next_event(shop: Stage) -> None:
+    """What is left by a process that ended while it settled the event that is due first."""
+    connection = await shop.database.dedicated()
+    transaction = connection.transaction()
+    await transaction.start()
+    await due.DueClaims().take_marked(connection, shop.database)
+    await transaction.rollback()
+    await connection.close()
+
+
+async def test_workers_that_start_together_take_nothing_for_deadly(
+    shop: Stage, settler: Settler
+) -> None:
+    """RET-3 RET-4: only who holds an event can say that it is tried."""
+    names = [f"p-{number}" for number in range(60)]
+    await stored(shop, settler, *names)
+    workers = [Worker(shop.database, shop.rules) for _ in range(6)]
+    while sum(await asyncio.gather(*(one.run_carefully() for one in workers))):
+        pass
+    for one in workers:
+        await one.close()
+    assert await applied(shop) == len(names)
+    assert await shop.rows("SELECT 1 FROM webhook_events WHERE status = 'DEAD_LETTER'") == []
+    assert await shop.number("started") == 0
+
+
+async def test_a_failure_that_is_survived_does_not_make_an_event_deadly(
+    shop: Stage, settler: Settler
+) -> None:
+    """RET-3"""
+    (item,) = await stored(shop, settler, "p")
+    async with shop.database.connection() as connection:
+        await connection.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " RAISE EXCEPTION 'no room' USING ERRCODE = '53100'; END $$"
+        )
+        await connection.execute(
+            "CREATE TRIGGER refuse BEFORE INSERT ON payments EXECUTE FUNCTION refuse()"
+        )
+    for _ in range(MAX_STARTS + 1):
+        worker = Worker(shop.database, shop.rules)
+        with pytest.raises(Exception, match="no room"):
+            await worker.run_carefully()
+        await worker.close()
+    async with shop.database.connection() as connection:
+        await connection.execute("DROP TRIGGER refuse ON payments")
+    worker = Worker(shop.database, shop.rules)
+    assert await worker.run_carefully() == 1
+    await worker.close()
+    assert (await shop.event_row(item))["status"] == "PROCESSED"
 
 
 async def test_a_start_that_came_to_its_end_is_forgotten(

@@ -30,7 +30,6 @@ class Claimed:
     source_id: SourceId
     attempts: int
     faults: int  # how many of the attempts failed for a fault of ours
-    starts: int
     received_at: datetime
     request_id: str
     headers: Mapping[str, str]
@@ -65,10 +64,20 @@ class DueClaims:
         rows = await self._find(connection, "take_due", limit=limit)
         return await _claim(connection, [row["event_id"] for row in rows])
 
-    async def start_next(self, connection: Connection) -> EventId | None:
-        """Commit that the oldest due event is about to be settled; None when nothing is due."""
-        rows = await self._find(connection, "start_next")
-        return EventId(rows[0]["event_id"]) if rows else None
+    async def take_marked(self, connection: Connection, database: Database) -> tuple[Claim, int]:
+        """One event, and how often it was taken like this without coming to an end.
+
+        That it is taken is committed at once, on another connection: whatever happens to this
+        process is seen by the next one. Coming to an end takes the mark away.
+        """
+        rows = await self._find(connection, "take_due", limit=1)
+        if not rows:
+            return Claim(0, []), 0
+        event_id = rows[0]["event_id"]
+        async with database.connection() as other:
+            marked = await QUERIES["mark_start"].row(other, event_id=event_id)
+        assert marked is not None
+        return await _claim(connection, [event_id]), marked["starts"]
 
     async def next_run_in_s(self, connection: Connection) -> float | None:
         """How long until something is due, or None when nothing waits."""
@@ -99,10 +108,10 @@ async def claim_waiting(connection: Connection, waits_on: Sequence[bytes], limit
     return await _claim(connection, [row["event_id"] for row in rows])
 
 
-async def claim_started(connection: Connection, event_id: EventId) -> Claim:
-    """The event that `start_next` has named, if it is still there."""
-    rows = await QUERIES["take_started"].rows(connection, event_id=event_id)
-    return await _claim(connection, [row["event_id"] for row in rows])
+async def unmark(database: Database, event_id: EventId) -> None:
+    """The process has survived what it tried, although that came to no end."""
+    async with database.connection() as connection:
+        await QUERIES["unmark_start"].run(connection, event_id=event_id)
 
 
 async def put_back(connection: Connection, claimed: Claimed, delay: timedelta) -> None:
@@ -147,7 +156,6 @@ async def _claim(connection: Connection, event_ids: Sequence[Any]) -> Claim:
             source_id=row["source_id"],
             attempts=row["attempts"],
             faults=row["faults"],
-            starts=row["starts"],
             received_at=row["received_at"],
             request_id=row["request_id"],
             headers=orjson.loads(row["headers"]),

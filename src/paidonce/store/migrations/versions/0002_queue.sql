@@ -5,7 +5,14 @@ CREATE TYPE written_due AS (
 
 COMMENT ON COLUMN due.attempt IS 'how often the event failed for a fault of ours';
 
-COMMENT ON COLUMN due.starts IS 'how often it was said that the event is tried, without an end';
+-- Events that a new process is settling one by one: what is still here when somebody else takes the
+-- event was left by a process that ended over it.
+CREATE TABLE started (
+    event_id uuid PRIMARY KEY,
+    starts   smallint NOT NULL
+);
+
+ALTER TABLE due DROP COLUMN starts;
 
 -- By time alone: an index that also has the id would be taken, on a table without statistics, for
 -- finding ids, which means reading all of it.
