@@ -43,7 +43,7 @@ def test_a_registered_provider_is_found() -> None:
     """PRV-1"""
     provider = configured("shop", SourceSettings(provider="tilda", secrets=("secret",)))
     assert isinstance(provider, Tilda)
-    assert provider.secrets == ("secret",)
+    assert provider.secrets == (b"secret",)
 
 
 @pytest.mark.usefixtures("_installed")

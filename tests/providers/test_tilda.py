@@ -93,6 +93,7 @@ def test_two_statuses_count(status: str) -> None:
         " paid",
         "paid ",
         "x",
+        "order.paid",
         "оплачено",
     ],
 )

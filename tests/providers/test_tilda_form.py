@@ -253,6 +253,16 @@ def test_a_form_that_is_not_one_is_malformed(body: bytes) -> None:
     TILDA.verify(Delivery({**FORM, "key": SECRET}, body, RECEIVED_AT))
 
 
+def test_a_form_as_json_has_as_few_fields() -> None:
+    """REC-6 SEC-8: each of them has to be held against each secret."""
+    fields = {"tranid": "1:2"} | {f"f{n}": SECRET for n in range(MAX_FIELDS)}
+    delivery = Delivery(JSON, json.dumps(fields).encode(), RECEIVED_AT)
+    with pytest.raises(MalformedError):
+        TILDA.identify(delivery)
+    with pytest.raises(InvalidSignatureError):
+        TILDA.verify(delivery)
+
+
 @pytest.mark.parametrize("part", [5, True, ["x"], "x"])
 def test_a_payment_of_another_kind_is_malformed(part: object) -> None:
     """REC-6"""

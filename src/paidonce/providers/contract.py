@@ -41,9 +41,10 @@ class Delivery:
     def read(self, reader: Callable[["Delivery"], T]) -> T:
         """What the reader makes of the delivery, made once for all the verbs of a provider."""
         made: dict[object, T] = self.__dict__.setdefault("made", {})
-        if reader not in made:
-            made[reader] = reader(self)
-        return made[reader]
+        known = made.get(reader)
+        if known is None:
+            known = made[reader] = reader(self)
+        return known
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ MalformedError, what is empty is missing.
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from paidonce.domain.email import is_email
 from paidonce.domain.events import MAX_EXTERNAL_ID, ExternalId, PaymentEvent, Says
@@ -16,6 +16,7 @@ from paidonce.errors import InvalidMoneyError, MalformedError
 from paidonce.providers.contract import Identity, fingerprint
 
 Number = str | int | Decimal
+_NUMBERS: Final = frozenset({int, Decimal})  # and no bool, which is an int too
 
 
 class Said(NamedTuple):
@@ -39,30 +40,19 @@ def meaning(said: Said) -> bytes:
 
 def identity(said: Said, key: str, digest: bytes) -> Identity:
     """Which event it is, under this key and with this fingerprint."""
-    return Identity(
-        key=key,
-        fingerprint=digest,
-        type=said.type,
-        event_id=said.event_id,
-        payment_id=said.payment_id,
-        order=said.order,
-        amount=None if said.amount is None else str(said.amount),
-        currency=said.currency,
-        occurred_at=said.occurred_at,
-    )
+    kind, payment_id, event_id, order, amount, code, _, _, at = said
+    shown = None if amount is None else str(amount)
+    # By position: on the path of every event, names are not cheap.
+    return Identity(key, digest, kind, event_id, payment_id, order, shown, code, at)
 
 
 def payment_event(said: Said, says: Says, amount: Money | None) -> PaymentEvent:
     """What it says of its payment. Raises MalformedError when it names none."""
-    if said.payment_id is None:
+    _, payment_id, _, _, _, _, email, plan_id, at = said
+    if payment_id is None:
         raise MalformedError("the payment's id is missing")
     return PaymentEvent(
-        says=says,
-        ids=(ExternalId("payment", said.payment_id),),
-        amount=amount,
-        email=said.email,
-        plan_id=said.plan_id,
-        occurred_at=said.occurred_at,
+        says, (ExternalId("payment", payment_id),), amount, None, email, plan_id, at
     )
 
 
@@ -81,11 +71,13 @@ def text(value: Any, name: str) -> str | None:
 
 def number(value: Any, name: str) -> Number | None:
     """An amount as it was sent, not yet money."""
-    if isinstance(value, bool) or not isinstance(value, str | int | Decimal | None):
+    if isinstance(value, str):
+        if len(value) > MAX_EXTERNAL_ID:
+            raise MalformedError(f"{name} is too long")
+        return value or None
+    if value is not None and type(value) not in _NUMBERS:
         raise MalformedError(f"{name} is not a number")
-    if isinstance(value, str) and len(value) > MAX_EXTERNAL_ID:
-        raise MalformedError(f"{name} is too long")
-    return None if value == "" else value
+    return value  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=4096)

@@ -148,7 +148,7 @@ class Standard:
             "content-type": "application/json",
             "webhook-id": envelope.id,
             "webhook-timestamp": envelope.timestamp,
-            "webhook-signature": "v1," + _v1(self.secrets[0], envelope.signed(body)),
+            "webhook-signature": "v1," + _v1(self.secrets[0], envelope.signed(body)).decode(),
         }, body
 
     def _is_signed(self, envelope: _Envelope, signed: bytes) -> bool:
@@ -219,8 +219,8 @@ def _of_version(envelope: _Envelope, wanted: str) -> Iterator[str]:
             yield signature
 
 
-def _v1(secret: bytes, signed: bytes) -> str:
-    return base64.b64encode(hmac_sha256(secret, signed)).decode()
+def _v1(secret: bytes, signed: bytes) -> bytes:
+    return base64.b64encode(hmac_sha256(secret, signed))
 
 
 def _exact_base64(text: str) -> bytes | None:

@@ -17,7 +17,7 @@ signed for the delivery, so there is no tolerance to check.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 import orjson
@@ -47,6 +47,7 @@ from paidonce.providers.signing import any_matches, hmac_sha256_hex
 from paidonce.providers.tilda_form import (
     CONTENT_TYPE,
     PAID,
+    Form,
     is_form,
     is_ping,
     parameters,
@@ -57,18 +58,13 @@ SIGNATURE_HEADER: Final = "x-signature"
 SUCCESSFUL: Final = frozenset({"paid", "succeeded"})
 DEFAULT_CURRENCY: Final = "RUB"
 
+_NO_TRANSACTION: Final = Ignored(
+    Code.NON_SUCCESS_STATUS, "the form names no transaction by which it was paid"
+)
+_NO_SUCCESS: Final = Ignored(Code.NON_SUCCESS_STATUS, "the status is neither paid nor succeeded")
 _KEPT: Final = ("content-type", "user-agent", SIGNATURE_HEADER)
 _OK: Final = ("text/plain", b"ok")
 _OTHER_KEYS: Final = ("form:", "lead:", "json:")
-
-
-class _Read(NamedTuple):
-    """A delivery that was read: what it says, and the key of its own, if it has one."""
-
-    said: Said
-    key: str | None
-    is_paid: bool
-    is_form: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +75,11 @@ class Tilda:
     content_types: ClassVar = frozenset({"application/json", CONTENT_TYPE})
     links_by_email: ClassVar = True
 
-    secrets: tuple[str, ...]
+    secrets: tuple[bytes, ...]
     currency: str
 
     def pong(self, body: bytes) -> tuple[str, bytes] | None:
-        return _OK if is_ping(body, self._is_secret) else None
+        return _OK if b"test" in body and is_ping(body, self._is_secret) else None
 
     def verify(self, delivery: Delivery) -> None:
         given = delivery.headers.get(SIGNATURE_HEADER)
@@ -98,26 +94,30 @@ class Tilda:
 
     def identify(self, delivery: Delivery) -> Identity:
         read = delivery.read(self._read)
-        key = read.key or hashlib.sha256(b"tilda" + delivery.body).hexdigest()
-        return identity(read.said, key, meaning(read.said))
+        said, key = read if isinstance(read, Form) else (read, _own_key(read.event_id))
+        digest = meaning(said)
+        return identity(said, key or hashlib.sha256(b"tilda" + delivery.body).hexdigest(), digest)
 
     def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
         read = delivery.read(self._read)
-        if read.is_paid:
-            return payment_event(read.said, Says.PAID, exact_money(read.said))
-        if read.is_form:
-            return Ignored(Code.NON_SUCCESS_STATUS, "the form names no transaction that paid it")
-        return Ignored(Code.NON_SUCCESS_STATUS, "the status is neither paid nor succeeded")
+        if isinstance(read, Form):
+            said, is_paid, otherwise = read.said, read.said.type == PAID, _NO_TRANSACTION
+        else:
+            said, is_paid, otherwise = read, read.type in SUCCESSFUL, _NO_SUCCESS
+        return payment_event(said, Says.PAID, exact_money(said)) if is_paid else otherwise
 
     def signature_method(self, delivery: Delivery) -> str:
         return "hmac-sha256" if SIGNATURE_HEADER in delivery.headers else "api-key"
 
     def evidence(self, headers: Mapping[str, str]) -> dict[str, str]:
-        kept = {name: headers[name] for name in _KEPT if name in headers}
-        return {name: value for name, value in kept.items() if value not in self.secrets}
+        return {
+            name: headers[name]
+            for name in _KEPT
+            if name in headers and headers[name].encode() not in self.secrets
+        }
 
     def acknowledge(self, status: str, event_id: UUID, delivery: Delivery) -> tuple[str, bytes]:
-        if delivery.read(self._read).is_form:
+        if isinstance(delivery.read(self._read), Form):
             return _OK
         return json_acknowledgement(status, event_id)
 
@@ -132,30 +132,24 @@ class Tilda:
             "plan_id": sample.plan_id,
         }
         body = orjson.dumps({key: value for key, value in said.items() if value is not None})
-        signature = hmac_sha256_hex(self.secrets[0].encode(), body)
+        signature = hmac_sha256_hex(self.secrets[0], body).decode()
         return {"content-type": "application/json", SIGNATURE_HEADER: signature}, body
 
     def _signs(self, signature: str, body: bytes) -> bool:
-        expected = (hmac_sha256_hex(secret.encode(), body) for secret in self.secrets)
-        return any_matches(signature, expected)
+        return any_matches(signature, [hmac_sha256_hex(one, body) for one in self.secrets])
 
     def _is_secret(self, value: str) -> bool:
         return any_matches(value, self.secrets)
 
-    def _read(self, delivery: Delivery) -> _Read:
+    def _read(self, delivery: Delivery) -> Said | Form:
         fields = parameters(delivery)
-        if fields is not None:
-            said, key = read_form(fields, self.currency)
-            return _Read(said, key, said.type == PAID, is_form=True)
-        said = _contract(delivery.json)
-        key = said.event_id and _own_key(said.event_id)
-        return _Read(said, key, said.type in SUCCESSFUL, is_form=False)
+        return _contract(delivery.json) if fields is None else read_form(fields, self.currency)
 
 
 def configure(setup: Setup) -> Tilda:
     """A source from its settings. Raises ConfigurationError."""
     setup.refuse_options_but({"currency"})
-    secrets = setup.needed_secrets()
+    secrets = tuple(secret.encode() for secret in setup.needed_secrets())
     chosen = setup.options.get("currency", DEFAULT_CURRENCY)
     try:
         return Tilda(secrets, known_currency(str(chosen)))
@@ -173,9 +167,10 @@ def _form_fields(delivery: Delivery) -> Mapping[str, Any] | None:
         return {} if is_form(delivery) else None
 
 
-def _own_key(event_id: str) -> str:
+def _own_key(event_id: str | None) -> str | None:
     """The event's id as its key, which no form's key can equal."""
-    return f"json:{event_id}" if event_id.startswith(_OTHER_KEYS) else event_id
+    is_other = event_id is not None and event_id.startswith(_OTHER_KEYS)
+    return f"json:{event_id}" if is_other else event_id
 
 
 def _contract(body: Mapping[str, Any]) -> Said:

@@ -19,16 +19,17 @@ from paidonce.domain.email import is_email
 from paidonce.errors import MalformedError
 from paidonce.providers.contract import Delivery
 from paidonce.providers.fields import Said, number, text
-from paidonce.providers.form_strict import group, parse_form
+from paidonce.providers.form_strict import MAX_FIELDS, group, parse_form
 from paidonce.providers.json_strict import parse_object
 
+JSON: Final = "application/json"
 CONTENT_TYPE: Final = "application/x-www-form-urlencoded"
 PAID: Final = "order.paid"
 ORDERED: Final = "order.created"
 LEAD: Final = "lead"
 MAX_PING_BYTES: Final = 1_024
 
-_JSON_MARKS: Final = ("payment", "tranid", "formid")
+_JSON_MARKS: Final = frozenset({"payment", "tranid", "formid"})
 _EMAIL_NAMES: Final = frozenset({"email", "e-mail"})
 _NO_TRANSACTION: Final = frozenset({"", "0"})
 _NO_SYSTEM: Final = "none"
@@ -43,8 +44,8 @@ class Form(NamedTuple):
 
 def is_form(delivery: Delivery) -> bool:
     """Whether this is a form, by its content type, and not JSON."""
-    content_type = delivery.headers.get("content-type")
-    return content_type is not None and content_type.lower().startswith(CONTENT_TYPE)
+    content_type = delivery.headers.get("content-type", JSON)
+    return content_type != JSON and content_type.lower().startswith(CONTENT_TYPE)
 
 
 def parameters(delivery: Delivery) -> Mapping[str, Any] | None:
@@ -52,8 +53,11 @@ def parameters(delivery: Delivery) -> Mapping[str, Any] | None:
     if is_form(delivery):
         return delivery.read(_parsed)
     body = delivery.json
-    is_contract = "external_payment_id" in body
-    return None if is_contract or not any(mark in body for mark in _JSON_MARKS) else body
+    if "external_payment_id" in body or body.keys().isdisjoint(_JSON_MARKS):
+        return None
+    if len(body) > MAX_FIELDS:
+        raise MalformedError(f"the form has over {MAX_FIELDS} fields")
+    return body
 
 
 def read_form(fields: Mapping[str, Any], currency: str) -> Form:
@@ -78,7 +82,7 @@ def read_form(fields: Mapping[str, Any], currency: str) -> Form:
 
 def is_ping(body: bytes, is_key: Callable[[str], bool]) -> bool:
     """Whether the body is `test=test`, alone or beside an API key, as a form or as JSON."""
-    if len(body) > MAX_PING_BYTES or not (b"test=test" in body or b'"test"' in body):
+    if len(body) > MAX_PING_BYTES:
         return False
     try:
         fields = parse_object(body) if body.lstrip().startswith(b"{") else parse_form(body)
