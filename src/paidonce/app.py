@@ -1,26 +1,34 @@
 """The composition root: the only module that knows every room."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Coroutine, Mapping, Set
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
+
+from fastapi import FastAPI
 
 from paidonce.domain.events import SourceId
 from paidonce.domain.money import money
 from paidonce.domain.plans import Plan, PlanBook, plan_book
+from paidonce.engine.bell import Bell
 from paidonce.engine.group import Group
 from paidonce.engine.intake import Intake
 from paidonce.engine.items import Rules, Source
 from paidonce.engine.janitor import Janitor
 from paidonce.engine.retry import RetryPolicy
-from paidonce.engine.worker import Worker
-from paidonce.errors import ConfigurationError, DatabaseAwayError, InvalidMoneyError
+from paidonce.engine.worker import MAX_BATCH, MAX_BYTES_IN_HAND, Worker
+from paidonce.errors import (
+    ConfigurationError,
+    DatabaseAwayError,
+    EmbeddedDatabaseError,
+    InvalidMoneyError,
+)
 from paidonce.operations import Operations
 from paidonce.providers import configured_providers
-from paidonce.settings import PlanSettings, Settings
+from paidonce.settings import PlanSettings, Role, Settings
 from paidonce.store.db import Database, open_database
 from paidonce.store.embedded import EmbeddedPostgres
 from paidonce.store.schema import ensure_partitions, migrate, register_source, sync_plans
@@ -32,14 +40,17 @@ from paidonce.web.health import add_health
 
 log = logger(__name__)
 
+ALL_ROLES: Final = frozenset(Role)
+SUPERVISE_PAUSE_S: Final = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class App:
     """A service that runs: its verbs, and the ASGI application that answers."""
 
     operations: Operations
-    edge: Edge
-    asgi: "Dispatcher"
+    edge: Edge | None
+    asgi: "Dispatcher | FastAPI"
 
 
 class Dispatcher:
@@ -68,10 +79,20 @@ async def opened_database(settings: Settings) -> AsyncIterator[Database]:
     embedded = EmbeddedPostgres(settings.database.data_dir)
     url = await embedded.start()
     try:
-        async with _in_background(embedded.supervise()), _migrated(url) as database:
+        async with _in_background(_supervise(embedded)), _migrated(url) as database:
             yield database
     finally:
         await embedded.stop()
+
+
+async def _supervise(embedded: EmbeddedPostgres) -> None:
+    """Keep the embedded server running, also after an attempt to start it again has failed."""
+    while True:
+        try:
+            await embedded.supervise()
+        except EmbeddedDatabaseError as error:
+            log.error("embedded_database_failed", error=str(error))
+        await asyncio.sleep(SUPERVISE_PAUSE_S)
 
 
 @asynccontextmanager
@@ -83,26 +104,51 @@ async def opened_operations(settings: Settings) -> AsyncIterator[Operations]:
 
 
 @asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[App]:
-    """The whole service. At the end, what was accepted is settled before anything stops."""
-    async with opened_database(settings) as database:
+async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIterator[App]:
+    """The service in these roles. At the end, what was accepted is settled before it stops."""
+    async with opened_database(settings) as database, AsyncExitStack() as stack:
         rules, sources = await load_rules(settings, database)
-        group = Group(database, rules, settings.server.max_waiting)
-        intake = Intake(group, sources, is_queued=settings.server.mode == "queued")
+        bell = Bell(database)
+        if Role.WORKER in roles:
+            worker = Worker(database, rules, bell, _batch_limit(settings))
+            await stack.enter_async_context(_in_background(bell.listen()))
+            await stack.enter_async_context(_in_background(worker.run()))
+            stack.push_async_callback(worker.stop)
+        if Role.JANITOR in roles:
+            await stack.enter_async_context(_in_background(Janitor(database).run()))
         operations = Operations(database, rules)
-        api = operators_api(operations)
-        add_health(api, operations, group, sources)
-        describe(api)
-        edge = Edge(intake, _addresses(settings), settings.server.max_body_bytes)
+        if Role.WEB not in roles:
+            yield _app_without_deliveries(operations, sources)
+            return
+        await stack.enter_async_context(_in_background(bell.tell()))
+        group = Group(database, rules, settings.server.max_waiting, bell)
         group.start()
-        try:
-            async with (
-                _in_background(Worker(database, rules).run()),
-                _in_background(Janitor(database).run()),
-            ):
-                yield App(operations, edge, Dispatcher(edge, api))
-        finally:
-            await group.stop()
+        stack.push_async_callback(group.stop)
+        yield _app(settings, operations, group, sources)
+
+
+def _app(
+    settings: Settings, operations: Operations, group: Group, sources: Mapping[str, Source]
+) -> App:
+    intake = Intake(group, sources, is_queued=settings.server.mode == "queued")
+    api = operators_api(operations)
+    add_health(api, operations, group, sources)
+    describe(api)
+    edge = Edge(intake, _addresses(settings), settings.server.max_body_bytes)
+    return App(operations, edge, Dispatcher(edge, api))
+
+
+def _app_without_deliveries(operations: Operations, sources: Mapping[str, Source]) -> App:
+    """Who takes no deliveries still says whether it is well, and what it counts."""
+    api = FastAPI(openapi_url=None)
+    add_health(api, operations, None, sources)
+    return App(operations, None, api)
+
+
+def _batch_limit(settings: Settings) -> int:
+    """How many events a worker may have in hand, by what their bodies may take at most."""
+    by_size = MAX_BYTES_IN_HAND // settings.server.max_body_bytes
+    return min(max(by_size, 1), MAX_BATCH)
 
 
 @asynccontextmanager

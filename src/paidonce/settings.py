@@ -7,6 +7,7 @@ bad value and the remedy.
 import os
 import re
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -29,8 +30,21 @@ from pydantic_settings import (
 from paidonce.errors import ConfigurationError
 
 CONFIG_FILE: Final = "paidonce.toml"
+METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable that names where processes that serve together keep what each of them counts.
+
+Prometheus' library reads it once, when it is imported: set it before `telemetry` is."""
 _SOURCE_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _HIDDEN: Final = ("secret", "password", "key", "url")
+
+
+class Role(StrEnum):
+    """What a process does; any may be given to processes of their own."""
+
+    WEB = "web"  # takes deliveries, answers operators
+    WORKER = "worker"  # settles what waits
+    RELAY = "relay"  # publishes the outbox; nothing is published yet
+    JANITOR = "janitor"  # keeps the tables small
 
 
 class _Section(BaseModel):
@@ -239,6 +253,7 @@ def _read_secret_file(name: str, key: str) -> str:
 
 _OTHER_VARIABLES: Final = {
     "PAIDONCE_CONFIG",
+    "PAIDONCE_CRASH_AT",
     "PAIDONCE_BOOTSTRAP_KEY",
     "PAIDONCE_VECTORS",
 }
