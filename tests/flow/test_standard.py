@@ -10,8 +10,9 @@ from uuid import uuid4
 
 import pytest
 
+from tests.conftest import StartService
 from tests.flow.conftest import Shared
-from tests.flow.tools import event, is_problem, items, period_end
+from tests.flow.tools import event, is_problem, items, period_end, rows, until
 from tests.service import BASIC, Reply, Service
 
 SECRET: Final = b"a secret of the shop's own"
@@ -174,6 +175,28 @@ def test_a_captured_stale_delivery_fills_no_disk_and_many_of_an_outage_are_all_k
     for number in range(100):
         send(service, said(f"outage-{number}"), event_id=f"outage-{number}", late_s=1_000)
     assert len(stale_rows(shared)) == kept + 101, "more than a forger could have kept"
+
+
+def test_a_stale_delivery_that_cannot_be_kept_is_put_off_and_not_refused(
+    start_service: StartService, database_url: str, postgres: str
+) -> None:
+    """PRV-8 REC-5: it may be money, so it has to come again."""
+    service = start_service(CONFIG)
+    name = database_url.split("/")[3].split("?")[0]
+    rows(postgres, f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+    rows(
+        postgres, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name
+    )
+    away = send(service, said("s-away"), event_id="away", late_s=1_000)
+    rows(postgres, f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+    assert is_problem(away, 503)
+
+    def refused() -> bool:
+        return send(service, said("s-away"), event_id="away", late_s=1_000).http == 401
+
+    assert until(refused)
+    kept = rows(database_url, "SELECT error_code FROM webhook_events")
+    assert kept == [{"error_code": "TIMESTAMP_EXPIRED"}]
 
 
 def test_a_source_that_accepts_stale_deliveries_applies_them_once(shared: Shared) -> None:
