@@ -108,7 +108,7 @@ class Worker:
     async def run_carefully(self) -> int:
         """Settle one event, having committed before that it is tried; returns how many it was."""
         connection = await self._connected()
-        event_id = await due.start_next(connection)
+        event_id = await self._claims.start_next(connection)
         if event_id is None:
             return 0
         self._careful_events_left -= 1
