@@ -15,7 +15,7 @@ from uuid_utils.compat import uuid7
 
 from paidonce import telemetry
 from paidonce.engine.intake import Intake
-from paidonce.engine.items import Request, Result, Source
+from paidonce.engine.items import Incoming, Request, Result, Source
 from paidonce.errors import PaidonceError
 from paidonce.telemetry import logger
 from paidonce.web.addresses import Addresses
@@ -99,6 +99,9 @@ class Edge:
         address = self._addresses.client(call.peer, call.headers)
         request = Request(call.id, address, call.started_s)
         try:
+            pong = source.provider.pong(body)
+            if pong is not None:
+                return self._accepted(source, call, pong)
             verdict = await self._intake.receive(source, call.headers, body, request)
         except PaidonceError as error:
             return self._refusal(call, problem_of(error))
@@ -106,9 +109,11 @@ class Edge:
             log.exception("edge_failed", request_id=call.id)
             return self._refusal(call, INTERNAL)
         assert verdict.event_id is not None
+        assert isinstance(verdict.item, Incoming)
         word = _WORDS.get(verdict.result, "accepted")
-        content_type, text = source.provider.acknowledge(word, verdict.event_id)
-        return self._counted(source, Answer(200, _headers(call, content_type), text))
+        delivery = verdict.item.delivery
+        said = source.provider.acknowledge(word, verdict.event_id, delivery)
+        return self._accepted(source, call, said)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The same, for any ASGI server."""
@@ -161,6 +166,11 @@ class Edge:
         length = call.headers.get("content-length", "0")
         return self._too_large if len(length) > 18 or int(length) > self.max_body_bytes else None
 
+    def _accepted(self, source: Source, call: Call, said: tuple[str, bytes]) -> Answer:
+        content_type, body = said
+        headers = {"content-type": content_type, "x-request-id": call.id}
+        return self._counted(source, Answer(200, headers, body))
+
     def _refusal(self, call: Call, problem: Problem) -> Answer:
         headers = {**problem.headers(), "x-request-id": call.id}
         return self._counted(
@@ -171,7 +181,3 @@ class Edge:
         provider = source.provider.name if source else "unknown"
         telemetry.bound(telemetry.REQUESTS, provider, answer.status).inc()
         return answer
-
-
-def _headers(call: Call, content_type: str) -> dict[str, str]:
-    return {"content-type": content_type, "x-request-id": call.id}
