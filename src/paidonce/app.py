@@ -98,7 +98,7 @@ async def running(settings: Settings) -> AsyncIterator[App]:
         try:
             async with (
                 _in_background(Worker(database, rules).run()),
-                _in_background(Janitor(database).run()),
+                _in_background(Janitor(database, settings.retention).run()),
             ):
                 yield App(operations, edge, Dispatcher(edge, api))
         finally:

@@ -29,6 +29,7 @@ from pydantic_settings import (
 from paidonce.errors import ConfigurationError
 
 CONFIG_FILE: Final = "paidonce.toml"
+SHORTEST_PAYLOADS_DAYS: Final = 31
 _SOURCE_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _HIDDEN: Final = ("secret", "password", "key", "url")
 
@@ -124,6 +125,26 @@ class LimitsSettings(_Section):
     per_source: Annotated[str, AfterValidator(_not_yet)] = ""
 
 
+def _whole_months(days: int) -> int:
+    if 0 < days < SHORTEST_PAYLOADS_DAYS:
+        raise ValueError(
+            f"whole months are removed, this one and the last are in use: "
+            f"give at least {SHORTEST_PAYLOADS_DAYS}, or 0 for ever"
+        )
+    return days
+
+
+class RetentionSettings(_Section):
+    """For how many days each kind of data is kept; 0 is for ever."""
+
+    payloads_days: Annotated[int, AfterValidator(_whole_months)] = Field(400, ge=0, le=36_500)
+    old_months: Literal["drop", "detach"] = "drop"
+    evidence_days: int = Field(30, ge=0, le=36_500)
+    audit_days: int = Field(400, ge=0, le=36_500)
+    outbox_days: int = Field(30, ge=0, le=36_500)
+    keys_days: int = Field(0, ge=0, le=36_500)
+
+
 class BusSettings(_Section):
     """Where events leave to. They are kept in PostgreSQL."""
 
@@ -162,6 +183,7 @@ class Settings(BaseSettings):
     retry: RetrySettings = RetrySettings()
     limits: LimitsSettings = LimitsSettings()
     bus: BusSettings = BusSettings()
+    retention: RetentionSettings = RetentionSettings()
 
     @classmethod
     def settings_customise_sources(
@@ -278,7 +300,8 @@ def _remedy(kind: str, message: str) -> str:
 def _shown(key: str, value: object, kind: str) -> str:
     """The value, unless it may hold a secret: by its key, or because a section was expected."""
     is_plain = isinstance(value, str | int | float) and not kind.endswith("_type")
-    if not is_plain or any(word in key.lower() for word in _HIDDEN):
+    may_hide = any(word in key.lower() for word in _HIDDEN) and not key.startswith("retention.")
+    if not is_plain or may_hide:
         return "(hidden)"
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "…"
