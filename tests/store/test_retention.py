@@ -540,6 +540,7 @@ async def test_a_task_that_fails_is_told_and_stops_no_other(house: House) -> Non
 async def test_a_task_runs_in_one_process_at_a_time(house: House) -> None:
     """DAT-3: the others go on with theirs, and take their turn later."""
     slow, same, another = Counting(), Counting(), Counting("another")
+    same.leave.set()
     another.leave.set()
     running = asyncio.create_task(janitor(house, slow).run_once(NOW))
     await slow.begun.wait()
@@ -547,7 +548,6 @@ async def test_a_task_runs_in_one_process_at_a_time(house: House) -> None:
     assert (same.runs, another.runs) == (0, 1)
     slow.leave.set()
     await running
-    same.leave.set()
     await janitor(house, same).run_once(NOW)
     assert same.runs == 1
 

@@ -151,6 +151,25 @@ async def open_database(url: str) -> Database:
     return database
 
 
+@asynccontextmanager
+async def looking_at(url: str) -> AsyncIterator[Connection]:
+    """A connection that can change nothing, to whatever is there. Raises DatabaseAwayError."""
+    settings = {**_SESSION, "default_transaction_read_only": "on"}
+    try:
+        connection: Connection = await asyncpg.connect(
+            url,
+            timeout=CONNECT_TIMEOUT_S,
+            command_timeout=COMMAND_TIMEOUT_S,
+            server_settings=settings,
+        )
+    except Exception as error:
+        raise away(error) from error
+    try:
+        yield connection
+    finally:
+        await connection.close(timeout=CONNECT_TIMEOUT_S)
+
+
 def away(error: BaseException) -> DatabaseAwayError:
     """The error that stands for a database that cannot be reached."""
     if isinstance(error, DatabaseAwayError):

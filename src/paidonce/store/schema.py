@@ -46,6 +46,13 @@ async def migrate(database: Database) -> str | None:
             await QUERIES["unlock_migrations"].row(connection)
 
 
+async def revisions(connection: Connection) -> tuple[str | None, list[str]]:
+    """The schema's revision, and those that this program knows, the newest first."""
+    script = ScriptDirectory.from_config(alembic_config())
+    known = [revision.revision for revision in script.walk_revisions()]
+    return await _current_revision(connection), known
+
+
 def alembic_config() -> Config:
     """Alembic's configuration, without a file."""
     config = Config()
