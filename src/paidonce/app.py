@@ -1,27 +1,29 @@
 """The composition root: the only module that knows every room."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Coroutine, Mapping, Set
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, Final
+
+from fastapi import FastAPI
 
 from paidonce.domain.events import SourceId
 from paidonce.domain.money import money
 from paidonce.domain.plans import Plan, PlanBook, plan_book
+from paidonce.engine.bell import Bell
 from paidonce.engine.group import Group
 from paidonce.engine.intake import Intake
 from paidonce.engine.items import Rules, Source
 from paidonce.engine.janitor import Janitor
 from paidonce.engine.retry import RetryPolicy
-from paidonce.engine.worker import Worker
+from paidonce.engine.worker import MAX_BATCH, MAX_BYTES_IN_HAND, Worker
 from paidonce.errors import ConfigurationError, DatabaseAwayError, InvalidMoneyError
 from paidonce.operations import Operations
 from paidonce.providers import configured_providers
-from paidonce.settings import PlanSettings, Settings
-from paidonce.store.db import Database, open_database
+from paidonce.settings import PlanSettings, Role, Settings
+from paidonce.store.db import Database, open_database, place_of
 from paidonce.store.embedded import EmbeddedPostgres
 from paidonce.store.schema import ensure_partitions, migrate, register_source, sync_plans
 from paidonce.telemetry import logger
@@ -32,14 +34,16 @@ from paidonce.web.health import add_health
 
 log = logger(__name__)
 
+ALL_ROLES: Final = frozenset(Role)
+
 
 @dataclass(frozen=True, slots=True)
 class App:
     """A service that runs: its verbs, and the ASGI application that answers."""
 
     operations: Operations
-    edge: Edge
-    asgi: "Dispatcher"
+    edge: Edge | None
+    asgi: "Dispatcher | FastAPI"
 
 
 class Dispatcher:
@@ -58,9 +62,7 @@ class Dispatcher:
 @asynccontextmanager
 async def opened_database(settings: Settings) -> AsyncIterator[Database]:
     """The database, started if it is the embedded one, with its schema up to date."""
-    configured_providers(
-        settings
-    )  # what is wrong with the sources is told before anything is started
+    refuse_wrong(settings)
     if not settings.database.is_embedded:
         async with _migrated(settings.database.url) as database:
             yield database
@@ -74,6 +76,13 @@ async def opened_database(settings: Settings) -> AsyncIterator[Database]:
         await embedded.stop()
 
 
+def refuse_wrong(settings: Settings) -> None:
+    """Raise ConfigurationError for what can be known to be wrong before anything is started."""
+    configured_providers(settings)
+    configured_plans(settings.plans)
+    configured_addresses(settings)
+
+
 @asynccontextmanager
 async def opened_operations(settings: Settings) -> AsyncIterator[Operations]:
     """The operators' verbs without a server, for the command line."""
@@ -83,26 +92,52 @@ async def opened_operations(settings: Settings) -> AsyncIterator[Operations]:
 
 
 @asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[App]:
-    """The whole service. At the end, what was accepted is settled before anything stops."""
-    async with opened_database(settings) as database:
+async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIterator[App]:
+    """The service in these roles. At the end, what was accepted is settled before it stops."""
+    async with opened_database(settings) as database, AsyncExitStack() as stack:
         rules, sources = await load_rules(settings, database)
-        group = Group(database, rules, settings.server.max_waiting)
-        intake = Intake(group, sources, is_queued=settings.server.mode == "queued")
+        bell = Bell(database)
+        if Role.WORKER in roles:
+            worker = Worker(database, rules, bell, _batch_limit(settings))
+            await stack.enter_async_context(_in_background(bell.listen()))
+            await stack.enter_async_context(_in_background(worker.run()))
+            stack.push_async_callback(worker.stop)
+        if Role.JANITOR in roles:
+            janitor = Janitor(database, settings.retention)
+            await stack.enter_async_context(_in_background(janitor.run()))
         operations = Operations(database, rules)
-        api = operators_api(operations)
-        add_health(api, operations, group, sources)
-        describe(api)
-        edge = Edge(intake, _addresses(settings), settings.server.max_body_bytes)
+        if Role.WEB not in roles:
+            yield _app_without_deliveries(operations, sources)
+            return
+        await stack.enter_async_context(_in_background(bell.tell()))
+        group = Group(database, rules, settings.server.max_waiting, bell)
         group.start()
-        try:
-            async with (
-                _in_background(Worker(database, rules).run()),
-                _in_background(Janitor(database, settings.retention).run()),
-            ):
-                yield App(operations, edge, Dispatcher(edge, api))
-        finally:
-            await group.stop()
+        stack.push_async_callback(group.stop)
+        yield _app(settings, operations, group, sources)
+
+
+def _app(
+    settings: Settings, operations: Operations, group: Group, sources: Mapping[str, Source]
+) -> App:
+    intake = Intake(group, sources, is_queued=settings.server.mode == "queued")
+    api = operators_api(operations)
+    add_health(api, operations, group, sources)
+    describe(api)
+    edge = Edge(intake, configured_addresses(settings), settings.server.max_body_bytes)
+    return App(operations, edge, Dispatcher(edge, api))
+
+
+def _app_without_deliveries(operations: Operations, sources: Mapping[str, Source]) -> App:
+    """Who takes no deliveries still says whether it is well, and what it counts."""
+    api = FastAPI(openapi_url=None)
+    add_health(api, operations, None, sources)
+    return App(operations, None, api)
+
+
+def _batch_limit(settings: Settings) -> int:
+    """How many events a worker may have in hand, by what their bodies may take at most."""
+    by_size = MAX_BYTES_IN_HAND // settings.server.max_body_bytes
+    return min(max(by_size, 1), MAX_BATCH)
 
 
 @asynccontextmanager
@@ -110,7 +145,7 @@ async def _migrated(url: str) -> AsyncIterator[Database]:
     try:
         database = await open_database(url)
     except DatabaseAwayError as error:
-        raise ConfigurationError(f"database.url = {_without_password(url)}: {error}") from None
+        raise ConfigurationError(f"database.url = {place_of(url)}: {error}") from None
     try:
         revision = await migrate(database)
         if revision is not None:
@@ -122,18 +157,12 @@ async def _migrated(url: str) -> AsyncIterator[Database]:
         await database.close()
 
 
-def _without_password(url: str) -> str:
-    """Where the URL leads, and nothing of who may go there."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://…@{parts.hostname or ''}:{parts.port or 5432}{parts.path}"
-
-
 async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dict[str, Source]]:
     """What settling depends on, and the sources by name; both known to the database from now on."""
     providers = configured_providers(settings)
     sources: dict[str, Source] = {}
     async with database.transaction() as connection:
-        plans = await sync_plans(connection, _plans(settings.plans))
+        plans = await sync_plans(connection, configured_plans(settings.plans))
         for name, provider in providers.items():
             source_id = await register_source(connection, name, provider.name)
             chosen = settings.sources[name].link_by_email
@@ -147,7 +176,8 @@ def _rules_of(settings: Settings, plans: PlanBook, sources: dict[str, Source]) -
     return Rules(plans, by_id, RetryPolicy(**settings.retry.model_dump()))
 
 
-def _plans(configured: dict[str, PlanSettings]) -> list[Plan]:
+def configured_plans(configured: Mapping[str, PlanSettings]) -> list[Plan]:
+    """The plans as they are from now on. Raises ConfigurationError when a price is no money."""
     return [_plan(plan_id, plan) for plan_id, plan in configured.items()]
 
 
@@ -164,7 +194,8 @@ def _plan(plan_id: str, plan: PlanSettings) -> Plan:
     return Plan(plan_id, price, plan.product, plan.days, plan.months, plan.default, now)
 
 
-def _addresses(settings: Settings) -> Addresses:
+def configured_addresses(settings: Settings) -> Addresses:
+    """Who is believed, and who may deliver. Raises ConfigurationError when it is no network."""
     allowed = {name: source.allow for name, source in settings.sources.items()}
     return Addresses(settings.server.trusted_proxies, allowed)
 

@@ -4,22 +4,29 @@ The server and the database are imported by the commands that need them: importi
 second, and `paidonce send` should not.
 """
 
+import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 from uuid import UUID
 
 import typer
 import uvloop
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from paidonce import __version__, demo, sender
 from paidonce.errors import ConfigurationError, PaidonceError
 from paidonce.providers import configured_providers
 from paidonce.providers.contract import Sample
-from paidonce.settings import Settings
+from paidonce.settings import METRICS_FOLDER, Role, Settings
+
+if TYPE_CHECKING:
+    from paidonce.doctor import Finding
 
 app = typer.Typer(
     name="paidonce",
@@ -40,13 +47,8 @@ Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
 def main() -> NoReturn:
-    """Run a command; an error of ours is told in its own words, without a traceback."""
-    try:
-        app(standalone_mode=True)
-    except PaidonceError as error:
-        told.print(f"paidonce: {error}")
-        sys.exit(2 if isinstance(error, ConfigurationError) else 1)
-    sys.exit(0)
+    """Run the command that was given."""
+    sys.exit(_code(app))
 
 
 @app.callback()
@@ -65,12 +67,39 @@ def serve(
     config: Config = None,
     host: Annotated[str | None, typer.Option(help="Where to listen.")] = None,
     port: Annotated[int | None, typer.Option(help="Where to listen.")] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, max=64, help="How many processes share the socket.")
+    ] = 1,
+    roles: Annotated[
+        str, typer.Option(help="What they do: some of web, worker, relay, janitor.")
+    ] = ",".join(Role),
 ) -> None:
     """Run the service. Without a configuration it is a demo on an embedded database."""
-    from paidonce.server import serve as serve_until_stopped
-
     settings, is_demo = _settings(config, host=host, port=port)
-    _run(serve_until_stopped(settings, is_demo, told.print))
+    chosen = _roles(roles)
+    with _counting_together(processes):
+        from paidonce import server
+        from paidonce.processes import ALONE, Place, Processes
+
+        listener = server.listening_socket(settings.server)
+
+        def serve_at(place: Place) -> None:
+            _run(server.serve(settings, is_demo, told.print, listener, chosen, place))
+
+        if processes == 1:
+            serve_at(ALONE)
+            return
+        code = Processes(processes, lambda place: _code(serve_at, place), listener.close).run()
+    sys.exit(code)
+
+
+@app.command()
+def work(config: Config = None) -> None:
+    """Settle what waits, beside a service that runs elsewhere; any number of these may run."""
+    from paidonce.server import work as work_until_stopped
+
+    settings, _ = _settings(config)
+    _run(work_until_stopped(settings, told.print))
 
 
 @app.command()
@@ -85,6 +114,20 @@ def migrate(config: Config = None) -> None:
             told.print("The schema is up to date.")
 
     _run(run())
+
+
+@app.command()
+def doctor(config: Config = None, json: Json = False) -> None:
+    """Look for what is wrong and say what to do; changes nothing. Exit code 1 if there is any."""
+    from paidonce.doctor import State, examine
+
+    findings = _run(examine(config))
+    has_problem = any(one.state is State.PROBLEM for one in findings)
+    if json:
+        typer.echo(sender.as_json(findings))
+    else:
+        _show_findings(findings)
+    raise typer.Exit(1 if has_problem else 0)
 
 
 @app.command()
@@ -186,11 +229,51 @@ def _settings(config: Path | None, **server: Any) -> tuple[Settings, bool]:
     return demo.settings_or_demo(config, **({"server": chosen} if chosen else {}))
 
 
+def _code(command: Callable[..., Any], *arguments: Any) -> int:
+    """The exit code of a command; an error of ours is told in its own words."""
+    try:
+        command(*arguments)
+    except PaidonceError as error:
+        told.print(f"paidonce: {error}")
+        return 2 if isinstance(error, ConfigurationError) else 1
+    return 0
+
+
+def _roles(names: str) -> frozenset[Role]:
+    """The roles that a list names. Raises ConfigurationError."""
+    chosen = {name.strip() for name in names.split(",") if name.strip()}
+    known = set(Role)
+    if not chosen or not chosen <= known:
+        unknown = ", ".join(sorted(chosen - known)) or "none"
+        raise ConfigurationError(f"--roles {names}: {unknown}; known are {', '.join(Role)}")
+    return frozenset(map(Role, chosen))
+
+
+@contextmanager
+def _counting_together(processes: int) -> Iterator[None]:
+    """A folder where several processes keep what they count; one alone needs none."""
+    if processes == 1:
+        yield
+        return
+    with TemporaryDirectory(prefix="paidonce-metrics-") as folder:
+        os.environ[METRICS_FOLDER] = folder
+        yield
+
+
 def _run(work: Coroutine[Any, Any, Any]) -> Any:
     try:
         return uvloop.run(work)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _show_findings(findings: Sequence["Finding"]) -> None:
+    colours = {"ok": "green", "warning": "yellow", "problem": "red", "skipped": "dim"}
+    table = Table("check", "", "found", "what to do")
+    for one in findings:
+        state = Text(one.state, style=colours[one.state])
+        table.add_row(one.name, state, Text(one.found), Text(one.remedy))
+    shown.print(table)
 
 
 def _show_answers(answers: list[sender.Answer], base: str, as_json: bool) -> None:

@@ -7,19 +7,21 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from typing import Final
 
 import uvicorn
 
 from paidonce import demo
-from paidonce.app import App, running
+from paidonce.app import ALL_ROLES, App, running
+from paidonce.crashpoints import arm
 from paidonce.errors import ConfigurationError, InvalidRequestError
 from paidonce.operations import Scope
-from paidonce.settings import ServerSettings, Settings
+from paidonce.processes import ALONE, Place
+from paidonce.settings import Role, ServerSettings, Settings
 from paidonce.telemetry import configure_logging
-from paidonce.web.connection import DeliveryConnection
+from paidonce.web.connection import DeliveryConnection, GuardedConnection
 
 BACKLOG: Final = 1024
 PORTS_TO_TRY: Final = 100
@@ -27,14 +29,22 @@ GRACE_S: Final = 8
 GC_THRESHOLDS: Final = (20_000, 20, 50)
 
 
-async def serve(settings: Settings, is_demo: bool, tell: Callable[[str], None]) -> None:
+async def serve(
+    settings: Settings,
+    is_demo: bool,
+    tell: Callable[[str], None],
+    listener: socket.socket,
+    roles: Set[Role] = ALL_ROLES,
+    place: Place = ALONE,
+) -> None:
     """Serve until SIGTERM or SIGINT; what was accepted is finished and answered."""
     configure_logging()
+    arm(settings.environment)
     _collect_less_often()
-    listener = listening_socket(settings.server)
     try:
-        async with running(settings) as app:
-            await _prepare(app, settings, is_demo, listener, tell)
+        async with running(settings, _roles_at(place, roles)) as app:
+            if place.leads and place.is_first_start:
+                await _prepare(app, settings, is_demo, listener, tell)
             config = uvicorn.Config(
                 app.asgi,
                 http=_connection(app, settings.server),
@@ -47,26 +57,55 @@ async def serve(settings: Settings, is_demo: bool, tell: Callable[[str], None]) 
                 proxy_headers=False,
                 timeout_graceful_shutdown=GRACE_S,
             )
-            await _Server(config).serve(sockets=[listener])
+            await _Server(config, place.parent).serve(sockets=[listener])
     finally:
         listener.close()
 
 
+async def work(settings: Settings, tell: Callable[[str], None]) -> None:
+    """Settle what waits, and keep the tables small, until SIGTERM or SIGINT."""
+    configure_logging()
+    arm(settings.environment)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with running(settings, {Role.WORKER, Role.JANITOR}):
+        tell("Paidonce works on what waits. It takes no deliveries: `paidonce serve` does.")
+        await stop.wait()
+
+
+def _roles_at(place: Place, roles: Set[Role]) -> Set[Role]:
+    """Every process takes deliveries and works; one janitor is enough."""
+    return roles if place.leads else roles - {Role.JANITOR}
+
+
 class _Server(uvicorn.Server):
     """uvicorn's server, which ends where it was called and not by the signal that ended it."""
+
+    def __init__(self, config: uvicorn.Config, parent: int | None) -> None:
+        super().__init__(config)
+        self._parent = parent
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.handle_exit, number, None)
+        if self._parent is not None:
+            loop.add_reader(self._parent, self._on_parent_dead, self._parent)
         yield
 
+    def _on_parent_dead(self, parent: int) -> None:
+        asyncio.get_running_loop().remove_reader(parent)
+        self.handle_exit(signal.SIGTERM, None)
 
-def _connection(app: App, server: ServerSettings) -> type[DeliveryConnection]:
+
+def _connection(app: App, server: ServerSettings) -> type[GuardedConnection]:
     """The class of connections that uvicorn makes."""
-    bound = {"edge": app.edge, "request_timeout_s": server.request_timeout_s}
-    return type("BoundConnection", (DeliveryConnection,), bound)
+    bound = {"request_timeout_s": server.request_timeout_s}
+    if app.edge is None:
+        return type("BoundConnection", (GuardedConnection,), bound)
+    return type("BoundConnection", (DeliveryConnection,), {**bound, "edge": app.edge})
 
 
 def _collect_less_often() -> None:
@@ -83,13 +122,20 @@ def listening_socket(server: ServerSettings) -> socket.socket:
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise ConfigurationError(
-                f"server.host = {server.host!r}, server.port = {server.port}: {error.strerror}"
+                f"server.host = {server.host!r}, server.port = {server.port}: {error.strerror}; "
+                f"{_remedy(error)}"
             ) from None
     free = _next_free_port(server.host, server.port)
     raise ConfigurationError(
         f"server.port = {server.port}: the port is in use; {free} is free: "
         f"paidonce serve --port {free}"
     )
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno == errno.EACCES:
+        return "ports below 1024 are for root: use a higher one"
+    return "use 127.0.0.1, 0.0.0.0 for all, or another address of this machine"
 
 
 def _bound(host: str, port: int) -> socket.socket:

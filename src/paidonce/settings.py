@@ -7,8 +7,10 @@ bad value and the remedy.
 import os
 import re
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -30,8 +32,21 @@ from paidonce.errors import ConfigurationError
 
 CONFIG_FILE: Final = "paidonce.toml"
 SHORTEST_PAYLOADS_DAYS: Final = 31
+METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable that names where processes that serve together keep what each of them counts.
+
+Prometheus' library reads it once, when it is imported: set it before `telemetry` is."""
 _SOURCE_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _HIDDEN: Final = ("secret", "password", "key", "url")
+
+
+class Role(StrEnum):
+    """What a process does; any may be given to processes of their own."""
+
+    WEB = "web"  # takes deliveries, answers operators
+    WORKER = "worker"  # settles what waits
+    RELAY = "relay"  # publishes the outbox; nothing is published yet
+    JANITOR = "janitor"  # keeps the tables small
 
 
 class _Section(BaseModel):
@@ -39,8 +54,17 @@ class _Section(BaseModel):
 
 
 def _database_url(url: str) -> str:
-    if url != "embedded" and not url.startswith(("postgresql://", "postgres://")):
+    if url == "embedded":
+        return url
+    if not url.startswith(("postgresql://", "postgres://")):
         raise ValueError('use "embedded" or postgresql://user:password@host:5432/name')
+    try:
+        urlsplit(url).port  # noqa: B018 - reading it is the check
+    except ValueError:
+        raise ValueError(
+            "host and port cannot be read from it; use postgresql://user:password@host:5432/name, "
+            "and write / as %2F, # as %23, @ as %40 in the password"
+        ) from None
     return url
 
 
@@ -58,7 +82,7 @@ class DatabaseSettings(_Section):
 class ServerSettings(_Section):
     """The door."""
 
-    host: str = "127.0.0.1"
+    host: str = Field("127.0.0.1", min_length=1)
     port: int = Field(8000, ge=0, le=65535)
     mode: Literal["inline", "queued"] = "inline"
     max_body_bytes: int = Field(262_144, ge=1, le=64 * 1024 * 1024)
@@ -261,6 +285,7 @@ def _read_secret_file(name: str, key: str) -> str:
 
 _OTHER_VARIABLES: Final = {
     "PAIDONCE_CONFIG",
+    "PAIDONCE_CRASH_AT",
     "PAIDONCE_BOOTSTRAP_KEY",
     "PAIDONCE_VECTORS",
 }
@@ -286,20 +311,23 @@ def _explained(error: ValidationError) -> Iterator[str]:
         value = one.get("input")
         is_told = one["type"] not in ("missing", "extra_forbidden")
         shown = f" = {_shown(key, value, one['type'])}" if is_told else ""
-        yield f"{key}{shown}: {_remedy(one['type'], one['msg'])}"
+        yield f"{key}{shown}: {_remedy(one['type'], one['msg'], value)}"
 
 
-def _remedy(kind: str, message: str) -> str:
+def _remedy(kind: str, message: str, value: object) -> str:
     if kind == "extra_forbidden":
         return "there is no such setting; remove it or mend its name"
     if kind == "missing":
         return "is needed here"
+    if kind == "string_type" and isinstance(value, int | float):
+        return 'write it as text, in quotes, such as "990.00"'
     return message.removeprefix("Value error, ")
 
 
 def _shown(key: str, value: object, kind: str) -> str:
     """The value, unless it may hold a secret: by its key, or because a section was expected."""
-    is_plain = isinstance(value, str | int | float) and not kind.endswith("_type")
+    is_number = isinstance(value, int | float)
+    is_plain = is_number or (isinstance(value, str) and not kind.endswith("_type"))
     may_hide = any(word in key.lower() for word in _HIDDEN) and not key.startswith("retention.")
     if not is_plain or may_hide:
         return "(hidden)"

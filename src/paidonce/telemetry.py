@@ -6,9 +6,11 @@ given a secret, a card number or a whole payload; e-mail addresses come masked.
 """
 
 import logging
+import os
 import sys
 import traceback
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final, TypedDict
@@ -19,10 +21,16 @@ import structlog
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    Gauge,
     Histogram,
+    Metric,
     disable_created_metrics,
+    generate_latest,
 )
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+from paidonce.settings import METRICS_FOLDER
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -98,27 +106,72 @@ def bound_histogram(histogram: Histogram, *labels: str) -> Histogram:
     return histogram.labels(*labels)
 
 
-def _gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
-    return Gauge(name, text, labels, registry=REGISTRY)
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A gauge that is asked of the database whenever the metrics are read.
+
+    Kept nowhere, it is right whichever process is asked.
+    """
+
+    name: str
+    text: str
+    labels: tuple[str, ...] = ()
+
+    def family(self, values: Mapping[tuple[str, ...], float]) -> Metric:
+        """The gauge as Prometheus is told of it: a value for each set of labels."""
+        family = GaugeMetricFamily(self.name, self.text, labels=self.labels)
+        for labels, value in values.items():
+            family.add_metric(labels, value)
+        return family
 
 
-# Asked of the database whenever the metrics are read, so that they are right across processes.
-BACKLOG: Final = _gauge("webhook_events_backlog", "Events that wait.", ("status",))
-OLDEST_EVENT: Final = _gauge(
+BACKLOG: Final = Measure("webhook_events_backlog", "Events that wait.", ("status",))
+OLDEST_EVENT: Final = Measure(
     "webhook_events_oldest_seconds", "Age of the oldest event that waits.", ("status",)
 )
-UNAPPLIED: Final = _gauge(
+UNAPPLIED: Final = Measure(
     "payments_unapplied", "Payments that were received and not applied.", ("currency",)
 )
-UNAPPLIED_AMOUNT: Final = _gauge(
+UNAPPLIED_AMOUNT: Final = Measure(
     "payments_unapplied_amount", "Their sum, in major units.", ("currency",)
 )
-OLDEST_UNAPPLIED: Final = _gauge(
+OLDEST_UNAPPLIED: Final = Measure(
     "payments_unapplied_oldest_seconds", "Age of the oldest payment that was not applied."
 )
-OLDEST_UNLINKED: Final = _gauge(
+OLDEST_UNLINKED: Final = Measure(
     "payments_unlinked_oldest_seconds", "Age of the oldest payment of which nobody is known."
 )
+
+
+def counted() -> CollectorRegistry:
+    """All that was counted, by this process and by those that serve together with it."""
+    if METRICS_FOLDER not in os.environ:
+        return REGISTRY
+    whole = CollectorRegistry()
+    MultiProcessCollector(whole)  # type: ignore[no-untyped-call]
+    return whole
+
+
+def exposition(measured: Iterable[Metric]) -> bytes:
+    """What Prometheus is told: all that was counted, and what has just been measured."""
+    asked = CollectorRegistry()
+    asked.register(_Measured(list(measured)))
+    return generate_latest(counted()) + generate_latest(asked)
+
+
+def total(counter: Counter) -> int:
+    """The sum over all labels and processes."""
+    (name,) = {metric.name for metric in counter.describe()}
+    samples = [one for metric in counted().collect() for one in metric.samples]
+    return int(sum(one.value for one in samples if one.name == f"{name}_total"))
+
+
+class _Measured(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
 
 
 class OutcomeLine(TypedDict):
@@ -158,12 +211,15 @@ _LOG_OPTIONS: Final = orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
 
 
 def log_outcomes(at: datetime, lines: Iterable[OutcomeLine]) -> None:
-    """Write one line for each, in a single write."""
+    """Write one line for each; a process that is alone writes them all at once."""
     said = {"timestamp": at, "level": "info", "event": "webhook_outcome"}
-    text = b"".join(orjson.dumps(said | line, default=str, option=_LOG_OPTIONS) for line in lines)
+    texts = [orjson.dumps(said | line, default=str, option=_LOG_OPTIONS) for line in lines]
+    # Several processes may write to one pipe: only what is short is written in one piece there.
+    at_once = 1 if METRICS_FOLDER in os.environ else len(texts)
     try:
-        sys.stdout.buffer.write(text)
-        sys.stdout.buffer.flush()
+        for first in range(0, len(texts), max(at_once, 1)):
+            sys.stdout.buffer.write(b"".join(texts[first : first + at_once]))
+            sys.stdout.buffer.flush()
     except OSError:  # whoever reads the log has gone; events must not suffer for it
         return
 

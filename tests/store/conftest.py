@@ -8,8 +8,11 @@ import pytest
 import pytest_asyncio
 import structlog
 
+from paidonce.engine.transactions import Settler
+from paidonce.engine.worker import Worker
 from paidonce.store.db import Database, open_database
 from tests.conftest import TEMPLATE
+from tests.store.batches import Stage, stage
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -30,3 +33,25 @@ async def module_database(postgres: str) -> AsyncIterator[Database]:
     await opened.close()
     await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
     await admin.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def shop(database: Database) -> Stage:
+    """A fresh database with a source, a plan and this month's partitions."""
+    return await stage(database)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def settler(shop: Stage) -> AsyncIterator[Settler]:
+    """A flusher's own."""
+    made = Settler(shop.database, shop.rules)
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def worker(shop: Stage) -> AsyncIterator[Worker]:
+    """A worker of the shop's."""
+    working = Worker(shop.database, shop.rules)
+    yield working
+    await working.close()

@@ -338,27 +338,61 @@ async def test_plans_that_are_made_on_empty_tables_are_right_for_full_ones(
 
 
 @pytest.mark.parametrize("limit", [1, 64])
-async def test_claiming_costs_what_is_claimed(connection: Connection, limit: int) -> None:
+async def test_taking_what_is_due_costs_what_is_taken(connection: Connection, limit: int) -> None:
     """DAT-2 RET-4: not what waits, and not what is stored."""
-    nodes = await explained(connection, due.QUERIES["claim_due"], warm=6, limit=limit)
+    query = due.QUERIES["take_due"]
+    nodes = await explained(connection, query, warm=6, limit=limit, not_before=due.LONG_AGO)
     assert_no_table_is_read_through(nodes)
-    assert_few_rows_are_touched(nodes, 2 * limit + 2 * UNUSUAL)
+    assert_few_rows_are_touched(nodes, limit)
 
 
-async def test_claiming_visits_only_the_months_of_what_it_claims(pinned: Connection) -> None:
+async def test_taking_visits_only_the_months_of_what_it_takes(pinned: Connection) -> None:
     """DAT-2: those that waited longest are all of the first month."""
-    nodes = await explained(pinned, due.QUERIES["claim_due"], limit=UNUSUAL)
+    query = due.QUERIES["take_due"]
+    nodes = await explained(pinned, query, limit=UNUSUAL, not_before=due.LONG_AGO)
     assert len(partitions_read(nodes)) == 1
 
 
-async def test_claiming_what_waits_for_something_costs_what_is_claimed(
+async def test_naming_what_is_tried_next_reads_one_row(pinned: Connection) -> None:
+    """DAT-2"""
+    nodes = await explained(pinned, due.QUERIES["start_next"])
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, 1)
+
+
+async def test_taking_what_was_named_reads_one_row(connection: Connection) -> None:
+    """DAT-2"""
+    (event_id,) = await event_ids(connection, "ASC", 1)
+    nodes = await explained(connection, due.QUERIES["take_started"], warm=6, event_id=event_id)
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, 1)
+    assert len(partitions_read(nodes)) == 1
+
+
+async def test_claiming_costs_what_is_claimed(connection: Connection) -> None:
+    """DAT-2 RET-4"""
+    ids = await event_ids(connection, "ASC", UNUSUAL)
+    nodes = await explained(
+        connection,
+        due.QUERIES["claim"],
+        warm=6,
+        event_id=ids,
+        first_id=min(ids),
+        last_id=max(ids),
+    )
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, UNUSUAL)
+    assert len(partitions_planned(nodes)) == 1
+
+
+async def test_taking_what_waits_for_something_costs_what_is_taken(
     connection: Connection,
 ) -> None:
     """DAT-2 PAY-5"""
     digest = await connection.fetchval(
         "SELECT waits_on FROM due WHERE waits_on IS NOT NULL LIMIT 1"
     )
-    query = due.QUERIES["claim_waiting"]
+    query = due.QUERIES["take_waiting"]
     nodes = await explained(connection, query, warm=6, waits_on=[digest], limit=128)
     assert_no_table_is_read_through(nodes)
     assert_few_rows_are_touched(nodes, 10)
@@ -412,7 +446,7 @@ async def test_waking_what_waits_for_something_reads_only_that(pinned: Connectio
 
 async def test_looking_for_what_is_next_reads_one_row(pooled: Connection) -> None:
     """DAT-2 RET-4"""
-    nodes = await explained(pooled, due.QUERIES["next_run"])
+    nodes = await explained(pooled, due.QUERIES["next_run"], not_before=due.LONG_AGO)
     assert_few_rows_are_touched(nodes, 1)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-import pytest_asyncio
 from uuid_utils.compat import uuid7
 
 from paidonce.domain.events import (
@@ -31,18 +30,6 @@ from paidonce.store.db import Database, Trouble, trouble
 from paidonce.store.queries import Connection
 from paidonce.store.settlement import Changes, Wanted
 from tests.store.batches import DAYS, Stage, stage
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def shop(database: Database) -> Stage:
-    return await stage(database)
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def settler(shop: Stage) -> AsyncIterator[Settler]:
-    made = Settler(shop.database, shop.rules)
-    yield made
-    await made.close()
 
 
 async def results(settler: Settler, *items: Item) -> list[Result]:
@@ -176,7 +163,7 @@ async def test_a_locked_row_keeps_only_its_own_events_busy(
 
 
 async def test_a_waiting_event_whose_row_is_locked_is_due_again_soon(
-    shop: Stage, settler: Settler
+    shop: Stage, settler: Settler, worker: Worker
 ) -> None:
     """RET-4 REC-4"""
     user_id = await shop.user("p@example.com")
@@ -185,20 +172,21 @@ async def test_a_waiting_event_whose_row_is_locked_is_due_again_soon(
     assert await results(settler, deferred) == [Result.ACCEPTED]
     lock = "SELECT 1 FROM subscriptions WHERE user_id = $1 FOR UPDATE"
     async with held(shop, lock, user_id):
-        assert await Worker(shop.database, shop.rules).run_once() == 1
+        assert await worker.run_once() == 1
     assert (await shop.event_row(deferred))["attempts"] == 0, "waiting for a row is no attempt"
     due = await shop.one("SELECT run_at <= now() + interval '1 second' AS soon FROM due")
     assert due["soon"]
 
 
-async def test_a_stored_event_is_settled_by_a_worker_once(shop: Stage, settler: Settler) -> None:
+async def test_a_stored_event_is_settled_by_a_worker_once(
+    shop: Stage, settler: Settler, worker: Worker
+) -> None:
     """REC-4 RET-4"""
     await shop.user("p@example.com")
     item = shop.paid("p", preset=DEFERRED)
     await settler.settle([item])
     row = await shop.event_row(item)
     assert (row["status"], row["attempts"], row["processed_at"]) == ("VALIDATED", 0, None)
-    worker = Worker(shop.database, shop.rules)
     assert await worker.run_once() == 1
     assert await worker.run_once() == 0
     row = await shop.event_row(item)
@@ -207,12 +195,11 @@ async def test_a_stored_event_is_settled_by_a_worker_once(shop: Stage, settler: 
 
 
 async def test_a_redelivery_of_what_waits_makes_it_due_at_once(
-    shop: Stage, settler: Settler
+    shop: Stage, settler: Settler, worker: Worker
 ) -> None:
     """REC-7"""
     await settler.settle([shop.paid("p")])
     await shop.user("p@example.com")
-    worker = Worker(shop.database, shop.rules)
     assert await worker.run_once() == 0, "it waits on the slow schedule"
     assert await results(settler, shop.paid("p"), shop.paid("p")) == [Result.DUPLICATE] * 2
     assert await worker.run_once() == 1

@@ -1,6 +1,6 @@
 """One call of `settle` in memory: what was loaded, what is decided, what is to be written."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
@@ -21,7 +21,17 @@ from paidonce.domain.events import (
 )
 from paidonce.domain.payments import Payment
 from paidonce.domain.subscriptions import Subscription
-from paidonce.engine.items import Incoming, Item, Refused, Result, Revisit, Rules, Verdict, Waiting
+from paidonce.engine.items import (
+    MAX_MESSAGE,
+    Incoming,
+    Item,
+    Refused,
+    Result,
+    Revisit,
+    Rules,
+    Verdict,
+    Waiting,
+)
 from paidonce.engine.names import waiting_digest, waits_for_email, waits_for_payment
 from paidonce.engine.retry import WAITS_FOR_OTHERS
 from paidonce.engine.rows import applied_message, event_row, finished_row
@@ -32,7 +42,6 @@ from paidonce.telemetry import logger
 
 log = logger(__name__)
 
-MAX_MESSAGE: Final = 500
 MAX_ATTEMPTS: Final = 32_767
 """More are not counted: each redelivery of an event that waits is one."""
 BUSY_DELAY: Final = timedelta(milliseconds=50)
@@ -92,15 +101,15 @@ class Batch:
             self._busy_keys.add(name)
             return Verdict(item, Result.BUSY, None)
         decision = self._decide(item)
-        attempts = 0 if decision.outcome.status is EventStatus.VALIDATED else 1
-        outcome = self._given_up(decision.outcome, attempts, item.delivery.received_at)
+        tried = _Tried(item.delivery.received_at).again(decision.outcome)
+        outcome = self._given_up(decision.outcome, tried)
         key = KnownKey(item.event_id, item.identity.fingerprint, FINGERPRINT_VERSION)
         self._first_of_key[name] = key
         self._changes.keys.append((name, key))
-        self._changes.events.append(event_row(item, outcome, attempts, self._now))
+        self._changes.events.append(event_row(item, outcome, tried.attempts, self._now))
         if outcome.status not in _HAPPY:
-            self._audit_attempt(item.event_id, outcome, attempts)
-        self._schedule(item, outcome, decision.payment, attempts)
+            self._audit_attempt(item.event_id, outcome, tried.attempts)
+        self._schedule(item.event_id, outcome, decision.payment, tried)
         return Verdict(item, _result(outcome), item.event_id, outcome, decision)
 
     def _judge_repeated(self, item: Incoming, known: KnownKey) -> Verdict:
@@ -127,15 +136,16 @@ class Batch:
     def _judge_waiting(self, item: Waiting) -> Verdict:
         if item.preset is None and self._is_busy(item):
             soon = self._now + BUSY_DELAY
-            self._changes.due.append((soon, item.event_id, item.attempts, item.waits_on))
+            self._changes.due.append((soon, item.event_id, item.faults, item.waits_on))
             return Verdict(item, Result.BUSY, item.event_id)
         decision = self._decide(item)
-        attempts = min(item.attempts + 1, MAX_ATTEMPTS)
-        outcome = self._given_up(decision.outcome, attempts, item.received_at)
-        self._changes.finished.append(finished_row(item.event_id, outcome, attempts, self._now))
-        if attempts > 1 or outcome.status not in _HAPPY:
-            self._audit_attempt(item.event_id, outcome, attempts)
-        self._schedule(item, outcome, decision.payment, attempts)
+        tried = _Tried(item.received_at, item.attempts, item.faults).again(decision.outcome)
+        outcome = self._given_up(decision.outcome, tried)
+        row = finished_row(item.event_id, outcome, tried.attempts, self._now)
+        self._changes.finished.append(row)
+        if tried.attempts > 1 or outcome.status not in _HAPPY:
+            self._audit_attempt(item.event_id, outcome, tried.attempts)
+        self._schedule(item.event_id, outcome, decision.payment, tried)
         return Verdict(item, _result(outcome), item.event_id, outcome, decision)
 
     def _judge_revisit(self, item: Revisit) -> Verdict:
@@ -194,27 +204,28 @@ class Batch:
         self._changes.wakes += map(waiting_digest, names)
 
     def _schedule(
-        self, item: Incoming | Waiting, outcome: Outcome, payment: Payment | None, attempts: int
+        self, event_id: EventId, outcome: Outcome, payment: Payment | None, tried: "_Tried"
     ) -> None:
         if outcome.status is EventStatus.VALIDATED:
-            self._changes.due.append((self._now, item.event_id, attempts, None))
+            self._changes.due.append((self._now, event_id, tried.faults, None))
         elif outcome.status is EventStatus.FAILED_RETRYABLE and outcome.code is not None:
-            run_at = self._now + self._rules.retry.delay(outcome.code, attempts)
+            run_at = self._now + self._rules.retry.delay(outcome.code, tried.times(outcome.code))
             waits_on = _waits_on(outcome.code, payment)
-            self._changes.due.append((run_at, item.event_id, attempts, waits_on))
-            self._audit(item.event_id, "retry_scheduled", run_at=run_at.isoformat())
+            self._changes.due.append((run_at, event_id, tried.faults, waits_on))
+            self._audit(event_id, "retry_scheduled", run_at=run_at.isoformat())
 
-    def _given_up(self, outcome: Outcome, attempts: int, received_at: datetime) -> Outcome:
+    def _given_up(self, outcome: Outcome, tried: "_Tried") -> Outcome:
         """The outcome, or a dead letter when it is not worth another attempt."""
         if outcome.status is not EventStatus.FAILED_RETRYABLE or outcome.code is None:
             return outcome
-        if self._rules.retry.goes_on(outcome.code, attempts, self._now - received_at):
+        if self._rules.retry.goes_on(outcome.code, tried.faults, self._now - tried.received_at):
             return outcome
         return Outcome(EventStatus.DEAD_LETTER, outcome.code, outcome.message)
 
     def _is_busy(self, item: Incoming | Waiting) -> bool:
         loaded = self._loaded
-        if isinstance(item.event, Ignored) or not (loaded.busy_payments or loaded.busy_users):
+        is_quiet = not (loaded.busy_payments or loaded.busy_users or loaded.unsure_emails)
+        if is_quiet or isinstance(item.event, Ignored):
             return False
         named = ((item.source.id, one) for one in item.event.ids)
         if any(self._loaded.names.get(name) in self._loaded.busy_payments for name in named):
@@ -223,12 +234,15 @@ class Batch:
         return self._has_busy_user(payment, item.event.email)
 
     def _has_busy_user(self, payment: Payment | None, email: str | None = None) -> bool:
-        if not self._loaded.busy_users:
+        loaded = self._loaded
+        if not (loaded.busy_users or loaded.unsure_emails):
             return False
-        emails = {email, payment.email if payment else None} - {None}
-        users: set[UserId | None] = {self._state.users.get(email_key(str(one))) for one in emails}
+        named = {email, payment.email if payment else None} - {None}
+        emails = {email_key(str(one)) for one in named}
+        users: set[UserId | None] = {self._state.users.get(one) for one in emails}
         users.add(payment.user_id if payment else None)
-        return not self._loaded.busy_users.isdisjoint(users - {None})
+        is_unsure = not loaded.unsure_emails.isdisjoint(emails)
+        return is_unsure or not loaded.busy_users.isdisjoint(users - {None})
 
     def _audit_attempt(self, event_id: EventId, outcome: Outcome, attempts: int) -> None:
         failed = outcome.status not in _HAPPY
@@ -243,6 +257,31 @@ class Batch:
         self._changes.audit.append((self._now, event_id, None, action, success, said))
 
 
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """How often an event was tried: in all, and in vain for a fault of ours."""
+
+    received_at: datetime
+    attempts: int = 0
+    faults: int = 0
+
+    def again(self, outcome: Outcome) -> "_Tried":
+        """The count after an attempt with this outcome; being stored for later is none."""
+        if outcome.status is EventStatus.VALIDATED:
+            return self
+        is_fault = outcome.status is EventStatus.FAILED_RETRYABLE and not _waits(outcome)
+        attempts = min(self.attempts + 1, MAX_ATTEMPTS)
+        return _Tried(self.received_at, attempts, min(self.faults + is_fault, MAX_ATTEMPTS))
+
+    def times(self, code: Code) -> int:
+        """How many of the attempts ended like the last one, which had this code."""
+        return self.attempts - self.faults if code in WAITS_FOR_OTHERS else self.faults
+
+
+def _waits(outcome: Outcome) -> bool:
+    return outcome.code in WAITS_FOR_OTHERS
+
+
 _RESULTS: Final = {
     EventStatus.PROCESSED: Result.PROCESSED,
     EventStatus.IGNORED: Result.IGNORED,
@@ -255,7 +294,7 @@ _RESULTS: Final = {
 
 
 def _result(outcome: Outcome) -> Result:
-    if outcome.status is EventStatus.FAILED_RETRYABLE and outcome.code in WAITS_FOR_OTHERS:
+    if outcome.status is EventStatus.FAILED_RETRYABLE and _waits(outcome):
         return Result.UNLINKED
     return _RESULTS[outcome.status]
 

@@ -11,8 +11,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from paidonce.crashpoints import Point, passing
 from paidonce.domain.email import email_key
 from paidonce.domain.events import DEFERRED, Ignored
+from paidonce.engine.bell import Bell
 from paidonce.engine.items import (
     Incoming,
     Refused,
@@ -51,8 +53,11 @@ class _Entry:
 class Group:
     """The queue before the database, and the flushers that empty it."""
 
-    def __init__(self, database: Database, rules: Rules, max_waiting: int) -> None:
+    def __init__(
+        self, database: Database, rules: Rules, max_waiting: int, bell: Bell | None = None
+    ) -> None:
         self._database = database
+        self._bell = bell or Bell(database)
         self._rules = rules
         self._max_waiting = max_waiting
         self._waiting: deque[_Entry] = deque()
@@ -151,11 +156,18 @@ class Group:
 
     async def _settle(self, settler: Settler, batch: Sequence[_Entry]) -> None:
         settled = await settler.settle([entry.item for entry in batch])
+        passing(Point.COMMITTED)
         for entry, verdict in zip(batch, settled.verdicts, strict=True):
             if verdict.result is Result.BUSY:
                 self._come_again(entry)
-            elif not entry.answer.done():
+            elif entry.answer.done():
+                continue
+            elif verdict.result is Result.NOT_STORED:
+                entry.answer.set_exception(DatabaseAwayError("it could not be stored"))
+            else:
                 entry.answer.set_result(verdict)
+        if settled.schedules:
+            self._bell.ring()
         report(settled)
 
     def _come_again(self, entry: _Entry) -> None:

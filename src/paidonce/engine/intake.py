@@ -9,6 +9,7 @@ from typing import Final
 from uuid_utils.compat import uuid7
 
 from paidonce import telemetry
+from paidonce.crashpoints import Point, passing
 from paidonce.domain.events import DEFERRED, EventId
 from paidonce.engine.group import Group
 from paidonce.engine.items import Incoming, Refused, Request, Source, Verdict
@@ -47,6 +48,7 @@ class Intake:
         try:
             source.provider.verify(delivery)
             is_authentic = True
+            passing(Point.VERIFIED)
             identity = source.provider.identify(delivery)
             event = source.provider.translate(delivery)
         except RefusedError as refusal:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from paidonce.domain.decide import Decision
 from paidonce.domain.events import (
@@ -20,6 +21,9 @@ from paidonce.engine.retry import RetryPolicy
 from paidonce.errors import RefusedError
 from paidonce.providers.contract import Delivery, Identity, Provider
 from paidonce.store.settlement import KeyName
+
+MAX_MESSAGE: Final = 500
+"""How much of a refusal's own words is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ class Waiting:
     identity: Identity
     event: PaymentEvent | Ignored
     attempts: int
+    faults: int  # how many of these failed for a fault of ours
     waits_on: bytes | None
     preset: Outcome | None = None
 
@@ -115,6 +120,7 @@ class Result(StrEnum):
     FAILED_FINAL = "failed_final"
     DEAD_LETTER = "dead_letter"
     BUSY = "busy"  # a row it needs is locked: nothing was written, it has to come again
+    NOT_STORED = "not_stored"  # nothing was written, and whoever sent it has to send it again
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +140,4 @@ class Settled:
 
     now: datetime
     verdicts: list[Verdict]
+    schedules: bool = False  # whether something is in the queue now that was not there before

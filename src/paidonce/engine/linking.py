@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from uuid_utils.compat import uuid7
 
+from paidonce.crashpoints import Point, passing
 from paidonce.domain.email import email_key
 from paidonce.domain.events import PaymentId, UserId
 from paidonce.engine.items import Item, Result, Revisit, Rules, Settled
@@ -59,6 +60,7 @@ class Linker:
         async def create(connection: Connection) -> tuple[User, bool, Settled]:
             await settlement.announce_presence(connection, waits_for_email(key))
             row, is_new = await people.create_user(connection, uuid7(), email)
+            passing(Point.CREATED)
             settled = await self._settle_of_email(connection, key)
             return User(row["id"], row["email"], row["created_at"]), is_new, settled
 
@@ -103,11 +105,14 @@ class Linker:
         self, connection: Connection, revisits: Sequence[Revisit], names: Sequence[str]
     ) -> Settled:
         digests = [waiting_digest(name) for name in names]
-        claimed = await due.claim_waiting(connection, digests, MAX_AT_ONCE)
-        for one in foreign(claimed, self._rules):
+        claim = await due.claim_waiting(connection, digests, MAX_AT_ONCE)
+        for one in foreign(claim.events, self._rules):
             await due.put_back(connection, one, FOREIGN_DELAY)
-        items: list[Item] = [*waiting_items(claimed, self._rules), *revisits]
-        return await settle(connection, items, self._rules)
+        items: list[Item] = [*waiting_items(claim.events, self._rules), *revisits]
+        settled = await settle(connection, items, self._rules)
+        if settled.schedules:
+            await due.ring(connection)  # heard when this transaction has committed
+        return settled
 
     async def _settle_rest(
         self, settled: Settled, attempt: Callable[[Connection], Awaitable[Settled]]

@@ -18,8 +18,9 @@ _MISMATCHES: Final = frozenset({Code.AMOUNT_MISMATCH, Code.CURRENCY_MISMATCH})
 
 
 def report(settled: Settled) -> None:
-    """Count and log the batch. Busy items are left out: they come again."""
-    done = [verdict for verdict in settled.verdicts if verdict.result is not Result.BUSY]
+    """Count and log the batch. What was not settled is left out: it comes again."""
+    left_out = (Result.BUSY, Result.NOT_STORED)
+    done = [verdict for verdict in settled.verdicts if verdict.result not in left_out]
     finished_s = time.monotonic()
     _count(done, settled.now, finished_s)
     telemetry.log_outcomes(settled.now, _lines(done, finished_s))
@@ -65,6 +66,7 @@ _COUNTERS: Final[dict[Result, tuple[telemetry.PrometheusCounter, ...]]] = {
     Result.DEAD_LETTER: (telemetry.DEAD_LETTERS, telemetry.FAILED),
     Result.ACCEPTED: (),
     Result.BUSY: (),
+    Result.NOT_STORED: (),
 }
 
 

@@ -39,14 +39,14 @@ class RetryPolicy:
     factor: float = 2.0
     max_s: float = 60.0
 
-    def goes_on(self, code: Code, attempts: int, age: timedelta) -> bool:
-        """Whether an event that failed this often, and is this old, is tried again."""
-        return age < SLOW_FOR if code in WAITS_FOR_OTHERS else attempts < self.attempts
+    def goes_on(self, code: Code, faults: int, age: timedelta) -> bool:
+        """Whether an event that failed so often for a fault of ours, and is this old, is tried."""
+        return age < SLOW_FOR if code in WAITS_FOR_OTHERS else faults < self.attempts
 
-    def delay(self, code: Code, attempts: int) -> timedelta:
-        """How long to wait after this many attempts."""
+    def delay(self, code: Code, times: int) -> timedelta:
+        """How long to wait after it has failed this many times, or waited in vain."""
         if code in WAITS_FOR_OTHERS:
-            delay_s = SLOW_DELAYS_S[min(attempts, len(SLOW_DELAYS_S)) - 1]
+            delay_s = SLOW_DELAYS_S[min(times, len(SLOW_DELAYS_S)) - 1]
         else:
-            delay_s = min(self.initial_s * self.factor ** (attempts - 1), self.max_s)
+            delay_s = min(self.initial_s * self.factor ** (times - 1), self.max_s)
         return timedelta(seconds=delay_s * (1 + _JITTER * random.random()))

@@ -15,8 +15,10 @@ trips, and the second one is the whole transaction.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import assert_never
 
+from paidonce.crashpoints import Point, passing
 from paidonce.domain.email import email_key
 from paidonce.domain.events import Ignored, PaymentEvent
 from paidonce.engine.batch import Batch
@@ -42,8 +44,10 @@ async def settle(connection: Connection, items: Sequence[Item], rules: Rules) ->
     Fails with a serialization failure when another transaction was first: roll back, call again.
     """
     loaded = await _load(connection, items)
+    passing(Point.LOADED)
     settled, changes = _decided(items, rules, loaded)
     await settlement.write(connection, changes, loaded.now)
+    passing(Point.WRITTEN)
     return settled
 
 
@@ -58,12 +62,14 @@ async def settle_at_once(
     loaded = await settlement.look(connection, wanted)
     if _absent(wanted, loaded):
         return None  # who waits for a user has to hold its lock: see _load
+    passing(Point.LOADED)
     settled, changes = _decided(items, rules, loaded)
     if changes.is_one_statement:
         await settlement.write(connection, changes, loaded.now)
     else:
         async with connection.transaction():
             await settlement.write(connection, changes, loaded.now)
+            passing(Point.WRITTEN)
     return settled
 
 
@@ -72,7 +78,8 @@ def _decided(
 ) -> tuple[Settled, settlement.Changes]:
     batch = Batch(rules, loaded)
     verdicts = [batch.judge(item) for item in items]
-    return Settled(loaded.now, verdicts), batch.all_changes()
+    changes = batch.all_changes()
+    return Settled(loaded.now, verdicts, changes.schedules), changes
 
 
 async def _load(connection: Connection, items: Sequence[Item]) -> Loaded:
@@ -82,9 +89,13 @@ async def _load(connection: Connection, items: Sequence[Item]) -> Loaded:
     if absent:
         # Between the look and the commit such a user might be created, and neither side would
         # see the other. Whoever creates one takes this lock exclusively, and only then looks for
-        # what waits; so either we see the user now, or he sees what we leave.
-        await settlement.share_absence(connection, map(waits_for_email, absent))
+        # what waits; so either we see the user now, or he sees what we leave. Where that cannot
+        # be said, because he is just about it, the address is unsure, and its events are busy.
+        sure = await settlement.share_absence(
+            connection, {waits_for_email(one): one for one in absent}
+        )
         loaded = await settlement.load(connection, wanted)
+        loaded = replace(loaded, unsure_emails=frozenset(_absent(wanted, loaded) - sure))
     return loaded
 
 

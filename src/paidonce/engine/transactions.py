@@ -1,22 +1,31 @@
 """Settling in a transaction of one's own, and what to do when the database refuses.
 
-A deadlock or a lost race is run again; a database that is away is said to be away; a batch that
-holds something the database refuses is halved until the poisoned event is alone, and that one is
-stored without its effect.
+A lost race is run again; a database that is away is said to be away; a batch that holds something
+the database refuses, or waits for too long, is halved until that one is alone, and that one is
+stored without its effect, or put off. Nobody else suffers for it.
 """
 
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from paidonce.domain.events import Code, EventStatus, Outcome
-from paidonce.engine.items import Item, Refused, Result, Revisit, Rules, Settled, Verdict
+from paidonce.engine.items import (
+    Incoming,
+    Item,
+    Refused,
+    Result,
+    Revisit,
+    Rules,
+    Settled,
+    Verdict,
+    Waiting,
+)
 from paidonce.engine.settle import settle, settle_at_once
-from paidonce.errors import DatabaseAwayError
 from paidonce.providers.contract import Identity
 from paidonce.store.db import Database, Trouble, away, is_lock_timeout, trouble
 from paidonce.store.queries import Connection
@@ -24,12 +33,61 @@ from paidonce.telemetry import logger
 
 log = logger(__name__)
 
-MAX_RUNS: Final = 10
+MAX_RUNS_TOGETHER: Final = 3
+MAX_RUNS_ALONE: Final = 5
 RERUN_PAUSE_S: Final = 0.01
 CAREFUL_FOR_S: Final = 2.0
 """For how long rows are locked first after one was found to be held by somebody else."""
 ONCE_S: Final = 0.1
 """The same after somebody else was merely faster: enough for the batch to be run again."""
+
+Attempt = Callable[[Sequence[Item]], Awaitable[Settled]]
+"""Settles the items in one transaction or savepoint: all of them, or none."""
+
+PutOff = Callable[[Item, Exception], Awaitable[Verdict]]
+"""Says what becomes of an item that cannot be settled now, whatever is tried."""
+
+
+async def settle_whatever_happens(
+    items: Sequence[Item], attempt: Attempt, put_off: PutOff
+) -> Settled:
+    """Settle all that can be settled. Raises only what means that the database is away."""
+    error: Exception | None = None
+    for run in range(MAX_RUNS_ALONE if len(items) == 1 else MAX_RUNS_TOGETHER):
+        try:
+            return await attempt(items)
+        except Exception as failure:
+            error = failure
+            match trouble(failure):
+                case Trouble.AWAY:
+                    raise
+                case Trouble.RERUN:
+                    await asyncio.sleep(RERUN_PAUSE_S * run * random.random())
+                case Trouble.POISON | None:
+                    break
+    assert error is not None
+    if len(items) == 1:
+        return await _settle_alone(items[0], error, attempt, put_off)
+    log.warning("batch_halved", items=len(items), exc_info=error)
+    middle = len(items) // 2
+    first = await settle_whatever_happens(items[:middle], attempt, put_off)
+    second = await settle_whatever_happens(items[middle:], attempt, put_off)
+    schedules = first.schedules or second.schedules
+    return Settled(second.now, first.verdicts + second.verdicts, schedules)
+
+
+async def _settle_alone(item: Item, error: Exception, attempt: Attempt, put_off: PutOff) -> Settled:
+    """Store an event that the database refuses without its effect, so that a person sees it."""
+    can_be_simpler = isinstance(item, Incoming | Waiting) and item.preset is None
+    if not can_be_simpler or trouble(error) is Trouble.RERUN:
+        return Settled(datetime.now(UTC), [await put_off(item, error)])
+    assert isinstance(item, Incoming | Waiting)
+    log.error("event_poisoned", webhook_event_id=str(item.event_id), exc_info=error)
+    fault = f"the database refused it: {type(error).__name__}"
+    outcome = Outcome(EventStatus.FAILED_RETRYABLE, Code.INTERNAL, fault)
+    identity = replace(item.identity, **_storable(item.identity))
+    poisoned = replace(item, identity=identity, preset=outcome)
+    return await settle_whatever_happens([poisoned], attempt, put_off)
 
 
 class Settler:
@@ -43,25 +101,13 @@ class Settler:
 
     async def settle(self, items: Sequence[Item]) -> Settled:
         """Settle and commit. Raises DatabaseAwayError, and then it is not known what happened."""
-        for run in range(MAX_RUNS):
-            try:
-                return await self._settle_once(items)
-            except Exception as error:
-                match trouble(error):
-                    case Trouble.AWAY:
-                        await self.close()
-                        raise away(error) from error
-                    case Trouble.RERUN:
-                        self._be_careful(error)
-                        await asyncio.sleep(RERUN_PAUSE_S * run * random.random())
-                    case Trouble.POISON | None:
-                        return await self._settle_halves(items, error)
-        raise DatabaseAwayError(f"others were first {MAX_RUNS} times; try again")
-
-    def _be_careful(self, error: Exception) -> None:
-        """Lock first: at least this batch, and for a while if a row was held for long."""
-        held_long = is_lock_timeout(error)
-        self._careful_until_s = time.monotonic() + (CAREFUL_FOR_S if held_long else ONCE_S)
+        try:
+            return await settle_whatever_happens(items, self._attempt, self._put_off)
+        except Exception as error:
+            if trouble(error) is not Trouble.AWAY:
+                raise
+            await self.close()
+            raise away(error) from error
 
     async def close(self) -> None:
         """Let go of the connection; the next call makes a new one."""
@@ -69,37 +115,38 @@ class Settler:
         if connection is not None:
             connection.terminate()
 
-    async def _settle_once(self, items: Sequence[Item]) -> Settled:
+    async def _attempt(self, items: Sequence[Item]) -> Settled:
         if self._connection is None or self._connection.is_closed():
             self._connection = await self._database.dedicated()
-        if time.monotonic() >= self._careful_until_s:
-            settled = await settle_at_once(self._connection, items, self._rules)
-            if settled is not None:
-                return settled
-        async with self._connection.transaction():
-            return await settle(self._connection, items, self._rules)
+        try:
+            if time.monotonic() >= self._careful_until_s:
+                settled = await settle_at_once(self._connection, items, self._rules)
+                if settled is not None:
+                    return settled
+            async with self._connection.transaction():
+                return await settle(self._connection, items, self._rules)
+        except Exception as error:
+            if trouble(error) is Trouble.RERUN:
+                self._be_careful(error)
+            raise
 
-    async def _settle_halves(self, items: Sequence[Item], error: Exception) -> Settled:
-        if len(items) == 1:
-            return await self._settle_poisoned(items[0], error)
-        log.warning("batch_halved", items=len(items), exc_info=error)
-        middle = len(items) // 2
-        first = await self.settle(items[:middle])
-        second = await self.settle(items[middle:])
-        return Settled(second.now, first.verdicts + second.verdicts)
+    def _be_careful(self, error: Exception) -> None:
+        """Lock first: at least this batch, and for a while if a row was held for long."""
+        held_long = is_lock_timeout(error)
+        self._careful_until_s = time.monotonic() + (CAREFUL_FOR_S if held_long else ONCE_S)
 
-    async def _settle_poisoned(self, item: Item, error: Exception) -> Settled:
-        """Store the event without its effect, so that it is not lost and a person sees it."""
-        if isinstance(item, Refused):  # evidence that cannot be kept; nobody else may suffer for it
-            log.error("evidence_lost", request_id=item.request.id, exc_info=error)
-            return Settled(datetime.now(UTC), [Verdict(item, Result.FAILED_FINAL, None)])
-        if isinstance(item, Revisit) or item.preset is not None:
+    async def _put_off(self, item: Item, error: Exception) -> Verdict:
+        """Nothing is stored of it. Whoever sent it has to send it again."""
+        if isinstance(item, Revisit):
             raise error
-        log.error("event_poisoned", webhook_event_id=str(item.event_id), exc_info=error)
-        fault = f"the database refused it: {type(error).__name__}"
-        outcome = Outcome(EventStatus.FAILED_RETRYABLE, Code.INTERNAL, fault)
-        identity = replace(item.identity, **_storable(item.identity))
-        return await self.settle([replace(item, identity=identity, preset=outcome)])
+        is_evidence = isinstance(item, Refused)
+        log.error(
+            "evidence_lost" if is_evidence else "delivery_not_stored",
+            request_id=item.request.id,
+            exc_info=error,
+        )
+        result = Result.FAILED_FINAL if is_evidence else Result.NOT_STORED
+        return Verdict(item, result, None)
 
 
 def _storable(identity: Identity) -> dict[str, Any]:

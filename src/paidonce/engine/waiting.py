@@ -1,27 +1,35 @@
 """Stored events made ready to be settled again, from their raw bytes."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Final
 
-from paidonce.domain.events import Code, EventStatus, Ignored, Outcome
-from paidonce.engine.items import Request, Rules, Source, Waiting
+from paidonce.domain.events import Code, EventStatus, Ignored, Outcome, PaymentEvent
+from paidonce.engine.items import MAX_MESSAGE, Request, Rules, Source, Waiting
 from paidonce.errors import RefusedError
 from paidonce.providers.contract import Delivery, Identity
 from paidonce.store.due import Claimed
+from paidonce.telemetry import logger
+
+log = logger(__name__)
 
 FOREIGN_DELAY: Final = timedelta(hours=1)
 """After how long an event whose source is not configured here is due again."""
 
 
-def waiting_items(claimed: Iterable[Claimed], rules: Rules) -> list[Waiting]:
+def waiting_items(
+    claimed: Iterable[Claimed],
+    rules: Rules,
+    preset: Callable[[Claimed], Outcome | None] = lambda _: None,
+) -> list[Waiting]:
     """What the claimed events say. They were verified when they arrived.
 
-    Events of a source that is not configured here are left out; see `foreign`.
+    Events of a source that is not configured here are left out; see `foreign`. An event with a
+    preset outcome is not even read.
     """
     return [
-        _waiting(one, rules.sources[one.source_id])
+        _waiting(one, rules.sources[one.source_id], preset(one))
         for one in claimed
         if one.source_id in rules.sources
     ]
@@ -32,25 +40,29 @@ def foreign(claimed: Iterable[Claimed], rules: Rules) -> list[Claimed]:
     return [one for one in claimed if one.source_id not in rules.sources]
 
 
-def _waiting(claimed: Claimed, source: Source) -> Waiting:
-    delivery = Delivery(claimed.headers, claimed.body, claimed.received_at)
-    request = Request(claimed.request_id, None, time.monotonic())
-    try:
-        identity = source.provider.identify(delivery)
-        event = source.provider.translate(delivery)
-        preset = None
-    except RefusedError as refusal:
-        identity = Identity(key="", fingerprint=b"", type="")
-        event = Ignored(Code.MALFORMED, str(refusal))
-        preset = Outcome(EventStatus.FAILED_FINAL, Code.MALFORMED, str(refusal))
+def _waiting(claimed: Claimed, source: Source, preset: Outcome | None) -> Waiting:
+    identity = Identity(key="", fingerprint=b"", type="")
+    event: PaymentEvent | Ignored = Ignored(Code.INTERNAL, "was not read")
+    if preset is None:
+        delivery = Delivery(claimed.headers, claimed.body, claimed.received_at)
+        try:
+            identity = source.provider.identify(delivery)
+            event = source.provider.translate(delivery)
+        except RefusedError as refusal:
+            preset = Outcome(EventStatus.FAILED_FINAL, Code.MALFORMED, str(refusal)[:MAX_MESSAGE])
+        except Exception:
+            log.exception("translate_failed", webhook_event_id=str(claimed.event_id))
+            fault = "reading it failed; the log has the details"
+            preset = Outcome(EventStatus.FAILED_RETRYABLE, Code.INTERNAL, fault)
     return Waiting(
         event_id=claimed.event_id,
         source=source,
-        request=request,
+        request=Request(claimed.request_id, None, time.monotonic()),
         received_at=claimed.received_at,
         identity=identity,
         event=event,
         attempts=claimed.attempts,
+        faults=claimed.faults,
         waits_on=claimed.waits_on,
         preset=preset,
     )

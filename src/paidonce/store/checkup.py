@@ -18,7 +18,7 @@ def version(connection: Connection) -> int:
 
 
 async def clock_skew_s(connection: Connection) -> float:
-    """By how much the database's clock is ahead of ours, the way there and back taken into account."""
+    """By how much the database's clock is ahead of ours, whatever the way there takes."""
     before_s = time.time()
     row = await QUERIES["clock"].row(connection)
     assert row is not None
@@ -44,3 +44,9 @@ async def missing_months(connection: Connection, now: datetime) -> list[str]:
 async def known_sources(connection: Connection) -> dict[str, str]:
     """The provider of every source that the database knows."""
     return {row["name"]: row["provider"] for row in await QUERIES["sources"].rows(connection)}
+
+
+async def overdue_s(connection: Connection) -> float:
+    """For how long the event that should have been settled first has been due; 0 if none is."""
+    row = await QUERIES["overdue"].row(connection)
+    return 0.0 if row is None else max(float(row["overdue_s"]), 0.0)

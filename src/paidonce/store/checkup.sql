@@ -13,3 +13,9 @@ SELECT current_user AS role, current_schema() AS schema,
 
 -- name: sources
 SELECT name, provider FROM sources ORDER BY name;
+
+-- name: overdue
+SELECT extract(epoch FROM now() - run_at)::float8 AS overdue_s
+  FROM due
+ ORDER BY run_at, id
+ LIMIT 1;

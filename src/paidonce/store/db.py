@@ -1,12 +1,14 @@
 """Connections, and what each failure of the database means."""
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
+from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -174,7 +176,34 @@ def away(error: BaseException) -> DatabaseAwayError:
     """The error that stands for a database that cannot be reached."""
     if isinstance(error, DatabaseAwayError):
         return error
-    return DatabaseAwayError(f"the database cannot be reached: {type(error).__name__}: {error}")
+    remedy = _remedy(error)
+    return DatabaseAwayError(
+        f"the database cannot be reached: {type(error).__name__}: {error}"
+        + (f"; {remedy}" if remedy else "")
+    )
+
+
+def place_of(url: str) -> str:
+    """Where a URL leads, and nothing of who may go there."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://…@{parts.hostname or ''}:{parts.port or 5432}{parts.path}"
+
+
+def _remedy(error: BaseException) -> str:
+    """What to do about a database that does not let us in. Empty where the error says it all."""
+    match error:
+        case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
+            return "mend the user or the password in database.url, or let the user in (pg_hba.conf)"
+        case asyncpg.InvalidCatalogNameError():
+            return "make that database (createdb), or mend its name in database.url"
+        case asyncpg.TooManyConnectionsError():
+            return "raise max_connections, or run fewer processes"
+        case socket.gaierror():
+            return "mend the host in database.url"
+        case ConnectionRefusedError() | TimeoutError():
+            return "start PostgreSQL there, or mend host and port in database.url"
+        case _:
+            return ""
 
 
 async def _check_fitness(connection: Connection) -> None:

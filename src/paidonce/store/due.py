@@ -1,17 +1,23 @@
 """The queue: a narrow table that holds only what waits."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
-import asyncpg
 import orjson
 
 from paidonce.domain.events import EventId, SourceId
+from paidonce.store.db import Database
 from paidonce.store.queries import Connection, load_queries
 
 QUERIES: Final = load_queries(__file__)
+CHANNEL: Final = "paidonce_due"
+LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
+CHEAP_CLAIM_S: Final = 0.005
+HINT_FACTOR: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +27,8 @@ class Claimed:
     event_id: EventId
     source_id: SourceId
     attempts: int
+    faults: int  # how many of the attempts failed for a fault of ours
+    starts: int
     received_at: datetime
     request_id: str
     headers: Mapping[str, str]
@@ -28,39 +36,111 @@ class Claimed:
     waits_on: bytes | None
 
 
-async def claim_due(connection: Connection, limit: int) -> list[Claimed]:
-    """Up to `limit` events whose time has come."""
-    return _claimed(await QUERIES["claim_due"].rows(connection, limit=limit))
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What was taken. Events that are final already are not listed, but were taken."""
+
+    number: int
+    events: list[Claimed]
 
 
-async def claim_waiting(
-    connection: Connection, waits_on: Sequence[bytes], limit: int
-) -> list[Claimed]:
+class DueClaims:
+    """Takes what is due, the oldest first.
+
+    Usually that is the beginning of an index. While a snapshot is held open somewhere, though, the
+    rows that were claimed before cannot be cleaned away, and each claim has to step over all of
+    them. So when a claim was slow, the next ones begin where it found something, for as long as
+    keeps the cost of looking at everything small. What became due before that point, or was given
+    back by a worker that died, waits for the next look at everything.
+    """
+
+    def __init__(self) -> None:
+        self._not_before = LONG_AGO
+        self._hinted_until_s = 0.0
+
+    @property
+    def not_before(self) -> datetime:
+        """Where to begin."""
+        return self._not_before if time.monotonic() < self._hinted_until_s else LONG_AGO
+
+    async def take(self, connection: Connection, limit: int) -> Claim:
+        """Up to `limit` events whose time has come."""
+        not_before, started_s = self.not_before, time.monotonic()
+        rows = await QUERIES["take_due"].rows(connection, limit=limit, not_before=not_before)
+        took_s = time.monotonic() - started_s
+        if not_before is LONG_AGO and took_s > CHEAP_CLAIM_S:
+            self._hinted_until_s = time.monotonic() + HINT_FACTOR * took_s
+        if rows:
+            self._not_before = rows[0]["run_at"]
+        return await _claim(connection, [row["event_id"] for row in rows])
+
+    async def next_run_in_s(self, connection: Connection) -> float | None:
+        """How long until something is due, or None when nothing waits."""
+        row = await QUERIES["next_run"].row(connection, not_before=self.not_before)
+        return None if row is None else row["in_s"]
+
+
+async def claim_waiting(connection: Connection, waits_on: Sequence[bytes], limit: int) -> Claim:
     """Up to `limit` events that wait for one of these, whenever they are due."""
-    rows = await QUERIES["claim_waiting"].rows(connection, waits_on=waits_on, limit=limit)
-    return _claimed(rows)
+    rows = await QUERIES["take_waiting"].rows(connection, waits_on=waits_on, limit=limit)
+    return await _claim(connection, [row["event_id"] for row in rows])
+
+
+async def start_next(connection: Connection) -> EventId | None:
+    """Commit that the oldest due event is about to be settled; None when nothing is due."""
+    row = await QUERIES["start_next"].row(connection)
+    return None if row is None else EventId(row["event_id"])
+
+
+async def claim_started(connection: Connection, event_id: EventId) -> Claim:
+    """The event that `start_next` has named, if it is still there."""
+    rows = await QUERIES["take_started"].rows(connection, event_id=event_id)
+    return await _claim(connection, [row["event_id"] for row in rows])
 
 
 async def put_back(connection: Connection, claimed: Claimed, delay: timedelta) -> None:
     """Return a claimed event to the queue, to be due after the delay or when it is woken."""
     await QUERIES["put_back"].run(
-        connection, event_id=claimed.event_id, delay=delay, waits_on=claimed.waits_on
+        connection,
+        event_id=claimed.event_id,
+        delay=delay,
+        faults=claimed.faults,
+        waits_on=claimed.waits_on,
     )
 
 
-async def next_run_in_s(connection: Connection) -> float | None:
-    """How long until something is due, or None when nothing waits."""
-    row = await QUERIES["next_run"].row(connection)
-    return None if row is None else row["in_s"]
+async def ring(connection: Connection) -> None:
+    """Tell all who listen that something is due."""
+    await QUERIES["ring"].run(connection)
 
 
-def _claimed(rows: Sequence[asyncpg.Record]) -> list[Claimed]:
-    """One per event: a woken event may stand in the queue twice."""
-    by_event = {
-        row["id"]: Claimed(
+async def listen(database: Database, on_ring: Callable[[], None]) -> None:
+    """Call back on every ring; returns when the connection is lost."""
+    lost = asyncio.Event()
+    connection = await database.dedicated()
+    try:
+        connection.add_termination_listener(lambda _: lost.set())
+        await connection.add_listener(CHANNEL, lambda *_: on_ring())
+        await lost.wait()
+    finally:
+        connection.terminate()
+
+
+async def _claim(connection: Connection, event_ids: Sequence[Any]) -> Claim:
+    """Take all that stands in the queue for the events, which the caller has locked."""
+    if not event_ids:
+        return Claim(0, [])
+    ids = set(event_ids)
+    rows = await QUERIES["claim"].rows(
+        connection, event_id=list(ids), first_id=min(ids), last_id=max(ids)
+    )
+    events = [
+        Claimed(
             event_id=row["id"],
             source_id=row["source_id"],
             attempts=row["attempts"],
+            faults=row["faults"],
+            starts=row["starts"],
             received_at=row["received_at"],
             request_id=row["request_id"],
             headers=orjson.loads(row["headers"]),
@@ -68,5 +148,5 @@ def _claimed(rows: Sequence[asyncpg.Record]) -> list[Claimed]:
             waits_on=row["waits_on"],
         )
         for row in rows
-    }
-    return [by_event[event_id] for event_id in sorted(by_event)]
+    ]
+    return Claim(len(ids), events)

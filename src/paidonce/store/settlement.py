@@ -64,6 +64,7 @@ class Loaded:
     subscriptions: Sequence[Subscription]
     busy_payments: frozenset[PaymentId]
     busy_users: frozenset[UserId]
+    unsure_emails: frozenset[str] = frozenset()  # of these a user may just be coming into being
 
     def fill(self, state: State) -> None:
         """Put what was loaded into the state that `decide` reads."""
@@ -96,6 +97,11 @@ class Changes:
     wakes: list[bytes] = field(default_factory=list)
 
     @property
+    def schedules(self) -> bool:
+        """Whether something is put into the queue."""
+        return bool(self.due or self.redelivered or self.wakes)
+
+    @property
     def is_one_statement(self) -> bool:
         """Whether all of it is what most batches have, which is written in one go."""
         unusual = (self.finished, self.due, self.audit, self.redelivered, self.wakes)
@@ -104,15 +110,28 @@ class Changes:
 
 async def load(connection: Connection, wanted: Wanted) -> Loaded:
     """Fetch and lock every row that the batch touches, waiting for nobody."""
-    return await _load(connection, QUERIES["load"], wanted)
+    row = await _load(connection, QUERIES["load"], wanted)
+    refunded = [cells[0] for cells in row["payments"] if cells[_REFUNDED_MINOR] > 0]
+    if not refunded:
+        return _loaded(row, row["refunds"])
+    # A payment may have been changed between the look and the lock. Its row is the changed one;
+    # what the same statement read of its refunds is not.
+    found = await QUERIES["refunds_of"].row(connection, payment_id=refunded)
+    assert found is not None
+    return _loaded(row, found["refunds"])
 
 
 async def look(connection: Connection, wanted: Wanted) -> Loaded:
     """Fetch the same rows without locking any. `write` finds out if they have changed since."""
-    return await _load(connection, _LOAD_WITHOUT_LOCKS, wanted)
+    row = await _load(connection, _LOAD_WITHOUT_LOCKS, wanted)
+    return _loaded(row, row["refunds"])
 
 
-async def _load(connection: Connection, query: Query, wanted: Wanted) -> Loaded:
+_REFUNDED_MINOR: Final = 8
+"""Where a payment's row, as it is loaded, has what was refunded."""
+
+
+async def _load(connection: Connection, query: Query, wanted: Wanted) -> asyncpg.Record:
     keys = sorted(wanted.keys)
     ids = sorted(wanted.ids)
     row = await query.row(
@@ -127,12 +146,16 @@ async def _load(connection: Connection, query: Query, wanted: Wanted) -> Loaded:
         user_id=list(wanted.users),
     )
     assert row is not None
-    return _loaded(row)
+    return row
 
 
-async def share_absence(connection: Connection, names: Iterable[str]) -> None:
-    """Hold back whoever creates what these names stand for until this transaction has ended."""
-    await QUERIES["share_absence"].rows(connection, name=sorted(names))
+async def share_absence(connection: Connection, emails: Mapping[str, str]) -> set[str]:
+    """Hold back whoever creates the users of these addresses until this transaction has ended.
+
+    Given by the name under which each waits; returns those that nobody is creating just now.
+    """
+    rows = await QUERIES["share_absence"].rows(connection, name=sorted(emails))
+    return {emails[row["name"]] for row in rows}
 
 
 async def announce_presence(connection: Connection, name: str) -> None:
@@ -260,9 +283,9 @@ def _subscription_row(one: Subscription) -> Row:
     return (one.id, one.user_id, one.product, one.status, end, one.version or 1)
 
 
-def _loaded(row: asyncpg.Record) -> Loaded:
+def _loaded(row: asyncpg.Record, refund_rows: Iterable[Sequence[Any]]) -> Loaded:
     refunds: dict[UUID, dict[str, int]] = {}
-    for payment_id, refund_id, amount_minor in row["refunds"]:
+    for payment_id, refund_id, amount_minor in refund_rows:
         refunds.setdefault(payment_id, {})[refund_id] = amount_minor
     ids: dict[UUID, tuple[ExternalId, ...]] = {}
     names: dict[tuple[SourceId, ExternalId], PaymentId] = {}

@@ -68,6 +68,11 @@ SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
               WHERE w.id NOT IN (SELECT id FROM locked_subscriptions)) AS busy_users,
        clock_timestamp() AS now;
 
+-- name: refunds_of
+SELECT ARRAY(SELECT ROW (r.payment_id, r.refund_id, r.amount_minor)
+               FROM refunds AS r
+              WHERE r.payment_id = ANY (:payment_id::uuid[])) AS refunds;
+
 -- name: write
 -- Everything that a batch changes, in one round trip, each row once. Fewer rows written than sent
 -- means that somebody was first: the statement fails, and the caller runs the batch again.
@@ -153,7 +158,8 @@ INSERT INTO refunds (source_id, refund_id, payment_id, amount_minor)
 SELECT * FROM unnest(
     :source_id::smallint[], :refund_id::text[], :payment_id::uuid[], :amount_minor::bigint[])
 ON CONFLICT (source_id, refund_id)
-DO UPDATE SET amount_minor = greatest(refunds.amount_minor, excluded.amount_minor);
+DO UPDATE SET amount_minor = greatest(refunds.amount_minor, excluded.amount_minor)
+        WHERE refunds.payment_id = excluded.payment_id;
 
 -- name: finish_events
 -- What became of events that were stored earlier.
@@ -174,8 +180,8 @@ SELECT * FROM unnest(
 
 -- name: wake
 -- A redelivery makes an event that still waits due at once, unless it is already.
-INSERT INTO due (run_at, event_id, attempt)
-SELECT :now, e.id, e.attempts
+INSERT INTO due (run_at, event_id)
+SELECT :now, e.id
   FROM webhook_events AS e
  WHERE e.id = ANY (:event_id::uuid[])
    AND e.id BETWEEN :first_id AND :last_id
@@ -183,10 +189,11 @@ SELECT :now, e.id, e.attempts
    AND NOT EXISTS (SELECT 1 FROM due AS d WHERE d.event_id = e.id AND d.run_at <= :now);
 
 -- name: share_absence
--- Whoever creates what was not found has to wait until this transaction has said that it waits.
-SELECT set_config('lock_timeout', '2s', true),
-       pg_advisory_xact_lock_shared(hashtextextended(name, 0))
-  FROM unnest(:name::text[]) AS wanted (name);
+-- Whoever creates what was not found has to wait until this transaction has said that it waits. A
+-- name that somebody holds, because he is creating it, is not returned; nobody is waited for.
+SELECT name
+  FROM unnest(:name::text[]) AS wanted (name)
+ WHERE pg_try_advisory_xact_lock_shared(hashtextextended(name, 0));
 
 -- name: announce_presence
 -- Whoever creates a user or an order: nobody may be about to say that he waits for it.
@@ -194,11 +201,10 @@ SELECT pg_advisory_xact_lock(hashtextextended(:name, 0));
 
 -- name: wake_waiting
 -- What waited for something that is there now is due at once.
-INSERT INTO due (run_at, event_id, attempt)
-SELECT :now, d.event_id, max(d.attempt)
+INSERT INTO due (run_at, event_id)
+SELECT DISTINCT :now::timestamptz, d.event_id
   FROM due AS d
- WHERE d.waits_on = ANY (:waits_on::bytea[])
- GROUP BY d.event_id;
+ WHERE d.waits_on = ANY (:waits_on::bytea[]);
 
 -- name: write_audit
 INSERT INTO audit_log (at, event_id, payment_id, action, success, details)

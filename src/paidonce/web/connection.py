@@ -16,6 +16,7 @@ from uuid_utils.compat import uuid7
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from paidonce import telemetry
+from paidonce.crashpoints import Point, passing
 from paidonce.web.edge import PREFIX, Answer, Call, Edge
 from paidonce.web.problems import Problem
 
@@ -47,6 +48,12 @@ class GuardedConnection(HttpToolsProtocol):
         self._start_clock()
         self._watch()
 
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # Blank lines between requests begin none, but uvicorn takes them for a sign of life.
+        if self._is_idle() and self.timeout_keep_alive_task is None and self._deadline_s is None:
+            self._start_clock()
+
     def connection_lost(self, exc: Exception | None) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
@@ -70,6 +77,10 @@ class GuardedConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._deadline_s = None
         super().on_message_complete()
+
+    def _is_idle(self) -> bool:
+        """Whether nothing is being answered."""
+        return self.cycle is None or self.cycle.response_complete
 
     def is_answering(self) -> bool:
         """Whether an answer has begun that another one must not cut into."""
@@ -158,6 +169,9 @@ class DeliveryConnection(GuardedConnection):
         self._is_last = True
         return bool(self._answers)
 
+    def _is_idle(self) -> bool:
+        return not self._answers and super()._is_idle()
+
     def is_answering(self) -> bool:
         return self._is_refused or bool(self._answers) or super().is_answering()
 
@@ -208,6 +222,7 @@ class DeliveryConnection(GuardedConnection):
         is_last = self._is_last and current_task() is self._answers[-1]
         is_kept = keep_alive and not is_last
         self.transport.write(_raw(answer, is_kept))
+        passing(Point.ANSWERED)
         if not is_kept:
             self.transport.close()
 

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI, Response
-from prometheus_client import generate_latest
+from prometheus_client import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from paidonce import telemetry
@@ -15,9 +15,11 @@ from paidonce.engine.items import Source
 from paidonce.errors import DatabaseAwayError, PaidonceError
 from paidonce.operations import Operations
 
+WAITING_STATUSES: Final = ("RECEIVED", "VALIDATED", "FAILED_RETRYABLE", "DEAD_LETTER")
+
 
 def add_health(
-    api: FastAPI, operations: Operations, group: Group, sources: Mapping[str, Source]
+    api: FastAPI, operations: Operations, group: Group | None, sources: Mapping[str, Source]
 ) -> None:
     """Add the endpoints that need no key."""
 
@@ -30,7 +32,7 @@ def add_health(
     async def readyz() -> dict[str, str]:
         """Whether deliveries can be taken now."""
         await operations.ping()
-        if not group.is_running:
+        if group is not None and not group.is_running:
             raise DatabaseAwayError("no flusher runs")
         return {"status": "ready"}
 
@@ -42,17 +44,17 @@ def add_health(
     @api.get("/metrics", tags=["health"], response_class=Response)
     async def metrics() -> Response:
         """Prometheus metrics."""
-        await _measure_backlog(operations)
-        return Response(generate_latest(telemetry.REGISTRY), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        told = telemetry.exposition(await _measured(operations))
+        return Response(told, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 async def _webhooks_health(
-    operations: Operations, group: Group, sources: Mapping[str, Source], answer: Response
+    operations: Operations, group: Group | None, sources: Mapping[str, Source], answer: Response
 ) -> dict[str, Any]:
     started_s = time.monotonic()
     try:
         await operations.ping()
-        is_well = group.is_running
+        is_well = group is None or group.is_running
     except PaidonceError:
         is_well = False
     answer.status_code = 200 if is_well else 503
@@ -63,36 +65,33 @@ async def _webhooks_health(
         ],
         "response_time_ms": round((time.monotonic() - started_s) * 1000, 3),
         "errors": {
-            "invalid_signature": _total(telemetry.INVALID_SIGNATURES),
-            "failed_retryable": _total(telemetry.FAILED_RETRYABLE),
-            "failed_final": _total(telemetry.FAILED_FINAL),
-            "conflict": _total(telemetry.CONFLICTS),
+            "invalid_signature": telemetry.total(telemetry.INVALID_SIGNATURES),
+            "failed_retryable": telemetry.total(telemetry.FAILED_RETRYABLE),
+            "failed_final": telemetry.total(telemetry.FAILED_FINAL),
+            "conflict": telemetry.total(telemetry.CONFLICTS),
         },
     }
 
 
-def _total(counter: telemetry.PrometheusCounter) -> int:
-    samples = [sample for metric in counter.collect() for sample in metric.samples]
-    return int(sum(sample.value for sample in samples if sample.name.endswith("_total")))
-
-
-async def _measure_backlog(operations: Operations) -> None:
-    """Set what only the database knows; when it is away, the counters are told all the same."""
+async def _measured(operations: Operations) -> list[Metric]:
+    """What only the database knows; nothing when it is away: the counters are told all the same."""
     try:
         backlog = await operations.backlog()
         money = await operations.unapplied_money()
     except PaidonceError:
-        return
+        return []
     waiting = {row["status"]: row for row in backlog}
-    for status in ("RECEIVED", "VALIDATED", "FAILED_RETRYABLE", "DEAD_LETTER"):
-        row = waiting.get(status, {"number": 0, "oldest_s": 0.0})
-        telemetry.BACKLOG.labels(status).set(row["number"])
-        telemetry.OLDEST_EVENT.labels(status).set(row["oldest_s"])
-    telemetry.UNAPPLIED.clear()
-    telemetry.UNAPPLIED_AMOUNT.clear()
-    for row in money:
-        units = row["sum_minor"] / 10 ** EXPONENTS[row["currency"]]
-        telemetry.UNAPPLIED.labels(row["currency"]).set(row["number"])
-        telemetry.UNAPPLIED_AMOUNT.labels(row["currency"]).set(units)
-    telemetry.OLDEST_UNAPPLIED.set(max((row["oldest_s"] for row in money), default=0))
-    telemetry.OLDEST_UNLINKED.set(max((row["oldest_unlinked_s"] for row in money), default=0))
+    nothing = {"number": 0, "oldest_s": 0.0}
+    rows = {(status,): waiting.get(status, nothing) for status in WAITING_STATUSES}
+    amounts: dict[tuple[str, ...], float] = {
+        (row["currency"],): row["sum_minor"] / 10 ** EXPONENTS[row["currency"]] for row in money
+    }
+    unlinked_s = max((row["oldest_unlinked_s"] for row in money), default=0)
+    return [
+        telemetry.BACKLOG.family({labels: row["number"] for labels, row in rows.items()}),
+        telemetry.OLDEST_EVENT.family({labels: row["oldest_s"] for labels, row in rows.items()}),
+        telemetry.UNAPPLIED.family({(row["currency"],): row["number"] for row in money}),
+        telemetry.UNAPPLIED_AMOUNT.family(amounts),
+        telemetry.OLDEST_UNAPPLIED.family({(): max((row["oldest_s"] for row in money), default=0)}),
+        telemetry.OLDEST_UNLINKED.family({(): unlinked_s}),
+    ]

@@ -1,0 +1,62 @@
+"""Named moments at which a test ends the process, to see that nothing is lost there (REL-1).
+
+`PAIDONCE_CRASH_AT=committed:3` kills the process, as the kernel would, when it passes that moment
+for the third time. Without the variable a moment costs one comparison; in production the variable
+is refused.
+"""
+
+import os
+import signal
+from enum import StrEnum
+
+from paidonce.errors import ConfigurationError
+
+VARIABLE = "PAIDONCE_CRASH_AT"
+
+
+class Point(StrEnum):
+    """The moments, in the order in which an event passes them."""
+
+    VERIFIED = "verified"  # a delivery is authentic; nothing is stored
+    LOADED = "loaded"  # what a batch touches has been read, or locked
+    WRITTEN = "written"  # all rows of a batch are written; its transaction is open
+    COMMITTED = "committed"  # a batch of deliveries is committed; nobody has been answered
+    ANSWERED = "answered"  # an answer has been given to the socket
+    CLAIMED = "claimed"  # a worker has taken what is due; its transaction is open
+    WORKED = "worked"  # a worker's batch is committed; nothing is logged
+    CREATED = "created"  # a user is added; what waits for it is not settled
+
+
+_armed: Point | None = None
+_passings_left = 0
+
+
+def passing(point: Point) -> None:
+    """The process is at this moment, and ends here if that was asked for."""
+    if point is _armed:
+        _count_down()
+
+
+def arm(environment: str) -> None:
+    """Do as the variable says. Raises ConfigurationError, also in production."""
+    global _armed, _passings_left
+    asked = os.environ.get(VARIABLE)
+    if asked is None:
+        return
+    if environment == "production":
+        raise ConfigurationError(f"{VARIABLE} = {asked!r}: is refused in production; unset it")
+    name, _, number = asked.partition(":")
+    if name not in set(Point) or not number.isdecimal() or int(number) < 1:
+        known = ", ".join(Point)
+        raise ConfigurationError(
+            f"{VARIABLE} = {asked!r}: give a moment and a number, such as committed:1; "
+            f"moments are {known}"
+        )
+    _armed, _passings_left = Point(name), int(number)
+
+
+def _count_down() -> None:
+    global _passings_left  # noqa: PLW0603
+    _passings_left -= 1
+    if _passings_left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
