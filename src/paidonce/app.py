@@ -23,7 +23,7 @@ from paidonce.errors import ConfigurationError, DatabaseAwayError, InvalidMoneyE
 from paidonce.operations import Operations
 from paidonce.providers import configured_providers
 from paidonce.settings import PlanSettings, Role, Settings
-from paidonce.store.db import Database, open_database, place_of
+from paidonce.store.db import Database, open_database, place_of, rights_told
 from paidonce.store.embedded import EmbeddedPostgres
 from paidonce.store.schema import ensure_partitions, migrate, register_source, sync_plans
 from paidonce.telemetry import logger
@@ -147,11 +147,12 @@ async def _migrated(url: str) -> AsyncIterator[Database]:
     except DatabaseAwayError as error:
         raise ConfigurationError(f"database.url = {place_of(url)}: {error}") from None
     try:
-        revision = await migrate(database)
-        if revision is not None:
-            log.info("migrated", revision=revision)
-        async with database.connection() as connection:
-            await ensure_partitions(connection, datetime.now(UTC))
+        async with rights_told(url):
+            revision = await migrate(database)
+            if revision is not None:
+                log.info("migrated", revision=revision)
+            async with database.connection() as connection:
+                await ensure_partitions(connection, datetime.now(UTC))
         yield database
     finally:
         await database.close()
@@ -161,7 +162,7 @@ async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dic
     """What settling depends on, and the sources by name; both known to the database from now on."""
     providers = configured_providers(settings)
     sources: dict[str, Source] = {}
-    async with database.transaction() as connection:
+    async with rights_told(database.url), database.transaction() as connection:
         plans = await sync_plans(connection, configured_plans(settings.plans))
         for name, provider in providers.items():
             source_id = await register_source(connection, name, provider.name)

@@ -47,12 +47,14 @@ def _running_url(settings: Settings) -> str | None:
 
 async def _look(connection: Connection, settings: Settings, url: str) -> AsyncIterator[Finding]:
     version = checkup.version(connection)
+    found = (
+        f"PostgreSQL {version}, {'embedded' if settings.database.is_embedded else place_of(url)}"
+    )
     if version < OLDEST_VERSION:
-        found = f"PostgreSQL {version} at {place_of(url)}"
         remedy = f"update it: {OLDEST_VERSION} or newer is needed"
         yield Finding("database", State.PROBLEM, found, remedy)
     else:
-        yield Finding("database", State.OK, f"PostgreSQL {version} at {place_of(url)}")
+        yield Finding("database", State.OK, found)
     yield await asked("clock", lambda: _clock(connection))
     yield await asked("rights", lambda: _rights(connection))
     schema = await asked("migrations", lambda: _migrations(connection))

@@ -159,15 +159,15 @@ def _port(world: World) -> Finding:
         try:
             tried.bind((host, port))
             tried.listen(1)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             return _port_in_use(host, port, error)
     return Finding("port", State.OK, f"{host}:{port} is free; no Paidonce answers there")
 
 
-def _port_in_use(host: str, port: int, error: OSError) -> Finding:
-    if error.errno != errno.EADDRINUSE:
+def _port_in_use(host: str, port: int, error: Exception) -> Finding:
+    if getattr(error, "errno", None) != errno.EADDRINUSE:
         remedy = "set server.host to an address of this machine, server.port to one you may use"
-        return Finding("port", State.PROBLEM, f"{host}:{port}: {error.strerror}", remedy)
+        return Finding("port", State.PROBLEM, f"{host}:{port}: {error}", remedy)
     if _is_paidonce({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port):  # noqa: S104
         return Finding("port", State.OK, f"Paidonce answers at {host}:{port}")
     remedy = f"stop what uses it, or choose another: paidonce serve --port {port + 1}"

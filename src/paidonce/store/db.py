@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -20,6 +20,9 @@ MAX_CLOCK_SKEW_S: Final = 5.0
 CONNECT_TIMEOUT_S: Final = 5.0
 COMMAND_TIMEOUT_S: Final = 30.0
 POOL_SIZE: Final = 8
+MAX_CAUSES: Final = 10
+
+_NO_RIGHT: Final = asyncpg.InsufficientPrivilegeError
 
 _SESSION: Final = {
     "application_name": "paidonce",
@@ -187,6 +190,32 @@ def place_of(url: str) -> str:
     """Where a URL leads, and nothing of who may go there."""
     parts = urlsplit(url)
     return f"{parts.scheme}://…@{parts.hostname or ''}:{parts.port or 5432}{parts.path}"
+
+
+@asynccontextmanager
+async def rights_told(url: str) -> AsyncIterator[None]:
+    """Raise DatabaseUnfitError with the remedy where the body lacks a right."""
+    try:
+        yield
+    except Exception as error:
+        refusal = next((one for one in _causes(error) if isinstance(one, _NO_RIGHT)), None)
+        if refusal is None:
+            raise
+        role = urlsplit(url).username or "the role"
+        raise DatabaseUnfitError(
+            f"database.url = {place_of(url)}: {role} may not do what is needed: {refusal}; connect "
+            f"as the owner of the tables, or GRANT CREATE, USAGE ON SCHEMA public TO {role}"
+        ) from error
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what caused it: SQLAlchemy wraps those of the driver."""
+    cause: BaseException | None = error
+    for _ in range(MAX_CAUSES):
+        if cause is None:
+            return
+        yield cause
+        cause = cause.__cause__
 
 
 def _remedy(error: BaseException) -> str:
