@@ -143,6 +143,7 @@ def start_in_each(folder: Path) -> dict[str, tuple[int, str]]:
     """Exit code and words of `paidonce serve` in each folder; the modules are imported once."""
     script = """
 import os, pathlib, signal, sys
+import paidonce.server
 from paidonce.cli import main
 os.environ.pop("TEST_NOT_SET", None)
 os.environ["TEST_EMPTY"] = ""
@@ -162,7 +163,7 @@ for folder in sorted(pathlib.Path.cwd().iterdir()):
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     (folder / "code").write_text(str(code))
 """
-    subprocess.run([sys.executable, "-c", script], cwd=folder, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], cwd=folder, check=True, timeout=120)
     return {
         one.name: (int((one / "code").read_text()), (one / "told").read_text())
         for one in folder.iterdir()
