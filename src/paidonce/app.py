@@ -19,7 +19,12 @@ from paidonce.engine.items import Rules, Source
 from paidonce.engine.janitor import Janitor
 from paidonce.engine.retry import RetryPolicy
 from paidonce.engine.worker import MAX_BATCH, MAX_BYTES_IN_HAND, Worker
-from paidonce.errors import ConfigurationError, DatabaseAwayError, InvalidMoneyError
+from paidonce.errors import (
+    ConfigurationError,
+    DatabaseAwayError,
+    EmbeddedDatabaseError,
+    InvalidMoneyError,
+)
 from paidonce.operations import Operations
 from paidonce.providers import configured_providers
 from paidonce.settings import PlanSettings, Role, Settings
@@ -35,6 +40,7 @@ from paidonce.web.health import add_health
 log = logger(__name__)
 
 ALL_ROLES: Final = frozenset(Role)
+SUPERVISE_PAUSE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,7 @@ async def opened_database(settings: Settings) -> AsyncIterator[Database]:
     embedded = EmbeddedPostgres(settings.database.data_dir)
     url = await embedded.start()
     try:
-        async with _in_background(embedded.supervise()), _migrated(url) as database:
+        async with _in_background(_supervise(embedded)), _migrated(url) as database:
             yield database
     finally:
         await embedded.stop()
@@ -81,6 +87,16 @@ def refuse_wrong(settings: Settings) -> None:
     configured_providers(settings)
     configured_plans(settings.plans)
     configured_addresses(settings)
+
+
+async def _supervise(embedded: EmbeddedPostgres) -> None:
+    """Keep the embedded server running, also after an attempt to start it again has failed."""
+    while True:
+        try:
+            await embedded.supervise()
+        except EmbeddedDatabaseError as error:
+            log.error("embedded_database_failed", error=str(error))
+        await asyncio.sleep(SUPERVISE_PAUSE_S)
 
 
 @asynccontextmanager

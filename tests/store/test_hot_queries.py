@@ -337,6 +337,31 @@ async def test_plans_that_are_made_on_empty_tables_are_right_for_full_ones(
     assert_no_table_is_read_through(nodes)
 
 
+async def test_claims_that_are_planned_on_an_empty_queue_are_right_for_a_full_one(
+    database: Database,
+) -> None:
+    """DAT-2: each finds its rows by the index that is made for it."""
+    async with database.transaction() as connection:
+        await ensure_partitions(connection, NOW)
+        await connection.execute("ANALYZE due")
+    pinned = await database.dedicated()
+    some: dict[str, Any] = {name: UUID(int=1) for name in ("first_id", "last_id")}
+    async with _undone(pinned):
+        taken = await explained(pinned, due.QUERIES["take_due"], limit=64, not_before=due.LONG_AGO)
+        started = await explained(pinned, due.QUERIES["start_next"], not_before=due.LONG_AGO)
+        claimed = await explained(pinned, due.QUERIES["claim"], event_id=[UUID(int=1)], **some)
+    await pinned.close()
+    assert _indexes(taken) == {"due_run_at"}
+    assert _indexes(started) == {"due_run_at", "due_pkey"}
+    assert _indexes(claimed) == {"due_event", "due_pkey"}
+
+
+def _indexes(nodes: list[Node]) -> set[str]:
+    """By which indexes the queue is read."""
+    named = (str(node.get("Index Name", "")) for node in nodes)
+    return {name for name in named if name.startswith("due_")}
+
+
 @pytest.mark.parametrize("limit", [1, 64])
 async def test_taking_what_is_due_costs_what_is_taken(connection: Connection, limit: int) -> None:
     """DAT-2 RET-4: not what waits, and not what is stored."""
@@ -355,7 +380,7 @@ async def test_taking_visits_only_the_months_of_what_it_takes(pinned: Connection
 
 async def test_naming_what_is_tried_next_reads_one_row(pinned: Connection) -> None:
     """DAT-2"""
-    nodes = await explained(pinned, due.QUERIES["start_next"])
+    nodes = await explained(pinned, due.QUERIES["start_next"], not_before=due.LONG_AGO)
     assert_no_table_is_read_through(nodes)
     assert_few_rows_are_touched(nodes, 1)
 

@@ -24,7 +24,7 @@ from paidonce.telemetry import logger
 
 log = logger(__name__)
 
-MAX_BATCH: Final = 64
+MAX_BATCH: Final = 128
 MAX_BYTES_IN_HAND: Final = 64 * 1024 * 1024
 SLOWEST_POLL_S: Final = 5.0
 FASTEST_POLL_S: Final = 0.05
@@ -33,7 +33,7 @@ PAUSE_AFTER_FAILURE_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 5.0
 PUT_OFF: Final = timedelta(seconds=1)
 """After how long an event is due again that could not even be said to have failed."""
-CAREFUL_EVENTS: Final = 2 * MAX_BATCH
+CAREFUL_EVENTS: Final = MAX_BATCH
 """How many events a new process settles one by one, if there are so many: it may have been started
 because an event ended the one before it."""
 MAX_STARTS: Final = 5
@@ -108,7 +108,7 @@ class Worker:
     async def run_carefully(self) -> int:
         """Settle one event, having committed before that it is tried; returns how many it was."""
         connection = await self._connected()
-        event_id = await due.start_next(connection)
+        event_id = await self._claims.start_next(connection)
         if event_id is None:
             return 0
         self._careful_events_left -= 1

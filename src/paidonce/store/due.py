@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import asyncpg
 import orjson
 
 from paidonce.domain.events import EventId, SourceId
@@ -18,6 +19,7 @@ CHANNEL: Final = "paidonce_due"
 LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 CHEAP_CLAIM_S: Final = 0.005
 HINT_FACTOR: Final = 20
+LONGEST_HINT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,38 +60,43 @@ class DueClaims:
         self._not_before = LONG_AGO
         self._hinted_until_s = 0.0
 
-    @property
-    def not_before(self) -> datetime:
-        """Where to begin."""
-        return self._not_before if time.monotonic() < self._hinted_until_s else LONG_AGO
-
     async def take(self, connection: Connection, limit: int) -> Claim:
         """Up to `limit` events whose time has come."""
-        not_before, started_s = self.not_before, time.monotonic()
-        rows = await QUERIES["take_due"].rows(connection, limit=limit, not_before=not_before)
-        took_s = time.monotonic() - started_s
-        if not_before is LONG_AGO and took_s > CHEAP_CLAIM_S:
-            self._hinted_until_s = time.monotonic() + HINT_FACTOR * took_s
-        if rows:
-            self._not_before = rows[0]["run_at"]
+        rows = await self._find(connection, "take_due", limit=limit)
         return await _claim(connection, [row["event_id"] for row in rows])
+
+    async def start_next(self, connection: Connection) -> EventId | None:
+        """Commit that the oldest due event is about to be settled; None when nothing is due."""
+        rows = await self._find(connection, "start_next")
+        return EventId(rows[0]["event_id"]) if rows else None
 
     async def next_run_in_s(self, connection: Connection) -> float | None:
         """How long until something is due, or None when nothing waits."""
         row = await QUERIES["next_run"].row(connection, not_before=self.not_before)
         return None if row is None else row["in_s"]
 
+    @property
+    def not_before(self) -> datetime:
+        """Where to begin."""
+        return self._not_before if time.monotonic() < self._hinted_until_s else LONG_AGO
+
+    async def _find(
+        self, connection: Connection, query: str, **values: object
+    ) -> Sequence[asyncpg.Record]:
+        not_before, started_s = self.not_before, time.monotonic()
+        rows = await QUERIES[query].rows(connection, not_before=not_before, **values)
+        took_s = time.monotonic() - started_s
+        if not_before is LONG_AGO and took_s > CHEAP_CLAIM_S:
+            self._hinted_until_s = time.monotonic() + min(HINT_FACTOR * took_s, LONGEST_HINT_S)
+        if rows:
+            self._not_before = rows[0]["run_at"]
+        return rows
+
 
 async def claim_waiting(connection: Connection, waits_on: Sequence[bytes], limit: int) -> Claim:
     """Up to `limit` events that wait for one of these, whenever they are due."""
     rows = await QUERIES["take_waiting"].rows(connection, waits_on=waits_on, limit=limit)
     return await _claim(connection, [row["event_id"] for row in rows])
-
-
-async def start_next(connection: Connection) -> EventId | None:
-    """Commit that the oldest due event is about to be settled; None when nothing is due."""
-    row = await QUERIES["start_next"].row(connection)
-    return None if row is None else EventId(row["event_id"])
 
 
 async def claim_started(connection: Connection, event_id: EventId) -> Claim:

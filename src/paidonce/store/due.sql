@@ -8,7 +8,7 @@ SELECT d.event_id, d.run_at
   FROM due AS d
   JOIN webhook_events AS e ON e.id = d.event_id
  WHERE d.run_at BETWEEN :not_before AND now()
- ORDER BY d.run_at, d.id
+ ORDER BY d.run_at
  LIMIT :limit
    FOR UPDATE OF d SKIP LOCKED
    FOR NO KEY UPDATE OF e SKIP LOCKED;
@@ -40,11 +40,11 @@ SELECT d.event_id
 UPDATE due
    SET starts = starts + 1
  WHERE id = (SELECT id FROM due
-              WHERE run_at <= now()
-              ORDER BY run_at, id
+              WHERE run_at BETWEEN :not_before AND now()
+              ORDER BY run_at
               LIMIT 1
                 FOR UPDATE SKIP LOCKED)
-RETURNING event_id;
+RETURNING event_id, run_at;
 
 -- name: claim
 WITH claimed AS (
@@ -78,7 +78,7 @@ VALUES (now() + :delay::interval, :event_id, :faults, :waits_on);
 SELECT extract(epoch FROM run_at - now())::float8 AS in_s
   FROM due
  WHERE run_at >= :not_before
- ORDER BY run_at, id
+ ORDER BY run_at
  LIMIT 1;
 
 -- name: ring

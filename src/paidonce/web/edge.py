@@ -29,10 +29,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 PREFIX: Final = "/webhooks/"
 
-_PROCESS: Final = uuid7().hex
-_NUMBERS: Final = count(1)
-"""Together a request's id: cheaper than random ones, and as unique."""
-
 _WORDS: Final = {
     Result.PROCESSED: "success",
     Result.DUPLICATE: "duplicate",
@@ -65,8 +61,8 @@ class Call:
     path: str
     headers: Mapping[str, str]
     peer: str | None
+    id: str
     started_s: float = field(default_factory=time.monotonic)
-    id: str = field(default_factory=lambda: f"{_PROCESS}-{next(_NUMBERS)}")
 
 
 class Edge:
@@ -76,9 +72,15 @@ class Edge:
         self._intake = intake
         self._addresses = addresses
         self.max_body_bytes = max_body_bytes
+        self._name = uuid7().hex
+        self._numbers = count(1)
         self._too_large = Problem(
             413, "TOO_LARGE", f"A delivery may have {max_body_bytes} bytes at most."
         )
+
+    def new_id(self) -> str:
+        """An id for a request: cheaper than a random one, and as unique."""
+        return f"{self._name}-{next(self._numbers)}"
 
     def objection(self, call: Call) -> Answer | None:
         """Why the request is refused before its body is read, if it is."""
@@ -114,7 +116,7 @@ class Edge:
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
         peer = scope["client"][0] if scope.get("client") else None
-        call = Call(scope["method"], scope["path"], headers, peer)
+        call = Call(scope["method"], scope["path"], headers, peer, self.new_id())
         answer = self.objection(call)
         if answer is None:
             body = await self._body(receive)
