@@ -1,6 +1,7 @@
 """What the experiments share: their size, a server to attack, and the page of a full run."""
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Final
 
 import pytest
 import pytest_asyncio
@@ -8,8 +9,10 @@ import pytest_asyncio
 from tests.conftest import fresh_database
 from tests.faults.hostility import CONFIG, USERS, Besieged
 from tests.faults.ledger import Ledger
-from tests.faults.report import Findings, write_page
+from tests.faults.report import Findings, table, write_page
 from tests.service import started_service
+
+FINDINGS: Final = pytest.StashKey[Findings]()
 
 
 @pytest.fixture(scope="session")
@@ -19,12 +22,22 @@ def full(pytestconfig: pytest.Config) -> bool:
 
 
 @pytest.fixture(scope="session")
-def findings(full: bool) -> Iterator[Findings]:
+def findings(full: bool, pytestconfig: pytest.Config) -> Iterator[Findings]:
     """Where experiments that passed say what they did; all of them together make the page."""
-    findings = Findings()
+    findings = pytestconfig.stash[FINDINGS] = Findings()
     yield findings
     if full and findings.is_complete:
         write_page(findings)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """After a full run, tell what is on the page, or would be."""
+    findings = config.stash.get(FINDINGS, None)
+    if findings is not None and config.getoption("--soak"):
+        terminalreporter.section("what the experiments found")
+        terminalreporter.write("\n".join(table(findings)) + "\n")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -8,6 +8,7 @@ at all. What is wrong is told by the name of the event or payment.
 import asyncio
 import json
 import random
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ SIBLINGS_EVERY: Final = 10  # so often a payment is told of by a second event
 MONTH: Final = timedelta(days=30)
 CLOCKS_APART: Final = timedelta(seconds=5)
 MAX_TOLD: Final = 20
-SETTLE_TIMEOUT_S: Final = 60.0
+SETTLE_TIMEOUT_S: Final = 30.0
 LOOK_AGAIN_S: Final = 0.05
 WORDS: Final = ("success", "duplicate", "accepted")
 
@@ -190,18 +191,31 @@ async def look(database_url: str) -> Found:
         await connection.close()
 
 
-async def settled(database_url: str) -> None:
-    """Return when no event of source `payments` waits any more. Raises TimeoutError."""
-    waiting = """SELECT count(*) FROM webhook_events
-                  WHERE source_id = (SELECT id FROM sources WHERE name = 'payments')
-                    AND status IN ('RECEIVED', 'VALIDATED', 'FAILED_RETRYABLE')"""
+_WAITING: Final = """
+SELECT external_event_id AS event, status, error_code, attempts,
+       EXISTS (SELECT 1 FROM due WHERE due.event_id = e.id) AS is_due
+  FROM webhook_events AS e
+ WHERE source_id = (SELECT id FROM sources WHERE name = 'payments')
+   AND status IN ('RECEIVED', 'VALIDATED', 'FAILED_RETRYABLE')
+"""
+
+
+async def waiting(database_url: str) -> list[Row]:
+    """The events of source `payments` that are not final."""
     connection = await asyncpg.connect(database_url)
     try:
-        async with asyncio.timeout(SETTLE_TIMEOUT_S):
-            while await connection.fetchval(waiting):
-                await asyncio.sleep(LOOK_AGAIN_S)
+        return list(map(dict, await connection.fetch(_WAITING)))
     finally:
         await connection.close()
+
+
+async def settled(database_url: str) -> None:
+    """Return when no event waits any more. Raises AssertionError that names those that do."""
+    deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
+    while left := await waiting(database_url):
+        told = "\n".join(map(str, left[:MAX_TOLD]))
+        assert time.monotonic() < deadline_s, f"{len(left)} events still wait:\n{told}"
+        await asyncio.sleep(LOOK_AGAIN_S)
 
 
 def _wrong_events(

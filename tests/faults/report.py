@@ -68,13 +68,19 @@ class Findings:
 def write_page(findings: Findings, page: Path = PAGE) -> None:
     """Replace the page."""
     minutes = (time.monotonic() - findings.began_s) / 60
-    lines = [HEAD, "| experiment | how often | what came of it |", "| --- | --- | --- |"]
-    for experiment in Experiment:
-        for done, found in findings.rows[experiment]:
-            lines.append(f"| {experiment.value} | {done} | {found} |")
+    lines = [HEAD, *table(findings)]
     lines += ["", f"- Date: {datetime.now(UTC).date().isoformat()}; the run took {minutes:.0f} min"]
     lines += [f"- Machine: {_machine()}", f"- Python: {platform.python_version()}"]
     page.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def table(findings: Findings) -> list[str]:
+    """The lines of the table, in the order of the experiments."""
+    lines = ["| experiment | how often | what came of it |", "| --- | --- | --- |"]
+    for experiment in Experiment:
+        for done, found in findings.rows.get(experiment, ()):
+            lines.append(f"| {experiment.value} | {done} | {found} |")
+    return lines
 
 
 def _machine() -> str:

@@ -20,7 +20,7 @@ from tests.faults.sizes import CONNECTION_CUTS, DATABASE_KILLS, SUPERVISED_KILLS
 from tests.service import Service, started_service
 
 USERS: Final = [f"away-{number}@example.com" for number in range(4)]
-EVENTS_A_ROUND: Final = 300
+EVENTS_A_ROUND: Final = 150
 TURNED_AWAY: Final = 20  # so many answers 503 are waited for before the database comes back
 RETURN_TIMEOUT_S: Final = 30.0
 EVENTS_A_CUT: Final = 200  # more than can be sent at this pace

@@ -15,7 +15,7 @@ from tests.faults.sizes import SERVER_KILLS
 from tests.service import Service, started_service
 
 USERS: Final = [f"killed-{number}@example.com" for number in range(4)]
-EVENTS_A_ROUND: Final = 300
+EVENTS_A_ROUND: Final = 150
 
 
 class Killable:
