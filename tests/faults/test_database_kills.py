@@ -84,6 +84,25 @@ async def test_the_embedded_database_is_started_again_when_it_dies(
     )
 
 
+async def test_an_embedded_database_that_could_not_be_started_is_tried_again() -> None:
+    """REL-1 §15: what kept it from starting may pass, such as a full disk."""
+    with own_folder() as folder:
+        service = await asyncio.to_thread(started_service, folder, "embedded")
+        try:
+            ledger = _ledger("again", service)
+            settings = folder / ".paidonce" / "postgres" / "cluster" / "postgresql.conf"
+            right = settings.read_text()
+            settings.write_text(right + "no_such_setting = 1\n")
+            await kill_postmaster(folder / ".paidonce", signal.SIGKILL)
+            async with Load(service.port, ledger, EVENTS_A_ROUND) as load:
+                await load.until(lambda: bool(service.log_lines(event="embedded_database_failed")))
+                settings.write_text(right)
+                await load.finish()
+            await _finish(service, ledger, embedded_files.locate(folder / ".paidonce").dsn)
+        finally:
+            service.end()
+
+
 async def test_connections_cut_at_random_are_replaced_and_cost_nothing(
     start_service: StartService, database_url: str, full: bool, findings: Findings
 ) -> None:
