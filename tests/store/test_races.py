@@ -1,18 +1,22 @@
 """Two transactions at once: whoever is second starts again on what the first one left."""
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 
+import asyncpg
 import pytest
 from uuid_utils.compat import uuid7
 
-from paidonce.domain.events import Says
+from paidonce.domain.events import EventId, ExternalId, PaymentId, Says
 from paidonce.engine.items import Incoming, Result
 from paidonce.engine.linking import Linker
 from paidonce.engine.names import waits_for_email
 from paidonce.engine.settle import settle
 from paidonce.engine.transactions import Settler
 from paidonce.store import people, settlement
+from paidonce.store.settlement import Changes, KnownKey
 from tests.store.batches import DAYS, Stage, somebody_waits
 
 INTERLEAVINGS = 40
@@ -47,6 +51,18 @@ async def test_the_second_of_one_key_may_be_a_conflict(shop: Stage, settler: Set
     second = shop.paid("p", key="evt", amount_minor=1)
     found = await settled_after(shop, settler, first, second)
     assert found == (Result.UNLINKED, Result.CONFLICT)
+
+
+async def test_the_second_of_one_key_is_seen_though_it_names_another_payment(
+    shop: Stage, settler: Settler
+) -> None:
+    """INB-1 INB-2: the two have nothing in common but the key."""
+    for name in ("p", "q"):
+        await shop.user(f"{name}@example.com")
+    first, second = shop.paid("p", key="evt"), shop.paid("q", key="evt")
+    found = await settled_after(shop, settler, first, second)
+    assert found == (Result.PROCESSED, Result.CONFLICT)
+    assert await shop.number("payments") == await shop.number("outbox") == 1
 
 
 async def test_a_new_payment_is_made_once(shop: Stage, settler: Settler) -> None:
@@ -101,6 +117,42 @@ async def test_batches_that_name_the_same_things_in_other_orders_both_settle(
 
 def _is_busy(verdict: object) -> bool:
     return getattr(verdict, "result", None) is Result.BUSY
+
+
+def keys_of(shop: Stage, *names: str) -> Changes:
+    """New keys, which sort by their names."""
+    digests = [name.encode() * 16 for name in names]
+    new = KnownKey(EventId(uuid7()), b"f" * 16, 1)
+    return Changes(keys=[((shop.source.id, digest), new) for digest in digests])
+
+
+def ids_of(shop: Stage, *names: str) -> Changes:
+    """New ids of a payment, which sort by their names."""
+    payment_id = PaymentId(uuid7())
+    return Changes(ids=[(shop.source.id, ExternalId("k", name), payment_id) for name in names])
+
+
+@pytest.mark.parametrize("named", [keys_of, ids_of], ids=["keys", "ids"])
+async def test_batches_write_in_one_order_so_that_they_cannot_deadlock(
+    shop: Stage, named: Callable[..., Changes]
+) -> None:
+    """REC-3: each has written its first name when both meet the middle one."""
+    now = datetime.now(UTC)
+    async with AsyncExitStack() as stack:
+        holder, one, other, watcher = [
+            await stack.enter_async_context(shop.database.connection()) for _ in range(4)
+        ]
+        transaction = holder.transaction()
+        await transaction.start()
+        await settlement.write(holder, named(shop, "m"), now)
+        forth = asyncio.create_task(settlement.write(one, named(shop, "a", "m", "z"), now))
+        await somebody_waits(watcher)
+        back = asyncio.create_task(settlement.write(other, named(shop, "z", "m", "a"), now))
+        await somebody_waits(watcher, sessions=2)
+        await transaction.rollback()
+        done = await asyncio.gather(forth, back, return_exceptions=True)
+    assert done[0] is None
+    assert isinstance(done[1], asyncpg.SerializationError), "it met what the first one wrote"
 
 
 async def test_a_payment_sees_the_user_that_is_just_being_created(

@@ -102,6 +102,74 @@ async def test_an_event_that_somebody_has_in_hand_stays_in_the_queue(
     assert await shop.number("due") == 0
 
 
+@pytest.mark.parametrize("how", ["due", "waiting", "started"])
+async def test_no_claim_waits_for_an_event_that_somebody_has_in_hand(
+    shop: Stage, settler: Settler, how: str
+) -> None:
+    """RET-4: nor for a row of the queue that came while it was in hand."""
+    item = shop.paid("p")
+    await settler.settle([item])
+    await make_due(shop)
+    (waiting,) = await shop.rows("SELECT event_id, waits_on FROM due")
+    claims = {
+        "due": lambda connection: due.DueClaims().take(connection, 9),
+        "waiting": lambda connection: due.claim_waiting(connection, [waiting["waits_on"]], 9),
+        "started": lambda connection: due.claim_started(connection, item.event_id),
+    }
+    one, other = await shop.database.dedicated(), await shop.database.dedicated()
+    async with one.transaction(), other.transaction():
+        assert (await claims[how](one)).number == 1
+        assert (await claims[how](other)).number == 0
+        async with shop.database.connection() as connection:
+            await connection.execute(
+                "INSERT INTO due (run_at, event_id, waits_on) VALUES (now(), $1, $2)",
+                *waiting.values(),
+            )
+        assert (await claims[how](other)).number == 0
+    for connection in (one, other):
+        await connection.close()
+
+
+async def test_what_is_started_next_is_not_what_somebody_has_in_hand(
+    shop: Stage, settler: Settler
+) -> None:
+    """RET-4 RET-3"""
+    first, second = await stored(shop, settler, "p-1", "p-2")
+    one, other = await shop.database.dedicated(), await shop.database.dedicated()
+    async with one.transaction():
+        claim = await due.DueClaims().take(one, 1)
+        assert [event.event_id for event in claim.events] == [first.event_id]
+        assert await due.start_next(other) == second.event_id
+    for connection in (one, other):
+        await connection.close()
+
+
+class ProcessEnds(BaseException):
+    """What no handler catches."""
+
+
+@dataclass(frozen=True)
+class Deadly(Plain):
+    """A reader that ends whoever uses it."""
+
+    def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
+        raise ProcessEnds
+
+
+async def test_what_a_worker_had_in_hand_when_it_ended_is_there_for_the_next_one(
+    shop: Stage, settler: Settler, worker: Worker
+) -> None:
+    """RET-4: the claim is part of the transaction that settles it."""
+    await stored(shop, settler, "p")
+    source = replace(shop.source, provider=Deadly())
+    ended = Worker(shop.database, replace(shop.rules, sources={source.id: source}))
+    with pytest.raises(ProcessEnds):
+        await ended.run_once()
+    await ended.close()
+    assert await worker.run_once() == 1
+    assert await applied(shop) == 1
+
+
 async def test_all_that_stands_in_the_queue_for_an_event_is_taken_with_it(
     shop: Stage, settler: Settler, worker: Worker
 ) -> None:
