@@ -75,6 +75,15 @@ async def test_a_new_payment_is_made_once(shop: Stage, settler: Settler) -> None
     assert await shop.number("webhook_events") == 2
 
 
+async def test_a_new_payment_that_nobody_owns_is_made_once(shop: Stage, settler: Settler) -> None:
+    """PAY-1: the siblings have nothing in common but the payment's id."""
+    first, second = shop.paid("p", key="evt-1"), shop.paid("p", key="evt-2")
+    found = await settled_after(shop, settler, first, second)
+    assert found == (Result.UNLINKED, Result.UNLINKED)
+    assert await shop.number("payments") == await shop.number("payment_ids") == 1
+    assert await shop.number("webhook_events") == 2
+
+
 async def test_a_new_subscription_is_made_once_and_extended_twice(
     shop: Stage, settler: Settler
 ) -> None:

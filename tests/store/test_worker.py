@@ -122,7 +122,8 @@ async def test_no_claim_waits_for_an_event_that_somebody_has_in_hand(
         assert (await claims[how](other)).number == 0
         async with shop.database.connection() as connection:
             await connection.execute(
-                "INSERT INTO due (run_at, event_id, waits_on) VALUES (now(), $1, $2)",
+                "INSERT INTO due (run_at, event_id, waits_on)"
+                " VALUES (now() - interval '1 minute', $1, $2)",
                 *waiting.values(),
             )
         assert (await claims[how](other)).number == 0
