@@ -184,7 +184,7 @@ GUARDS: Final = (
         "engine/settle.py",
         "        loaded = await settlement.load(connection, wanted)\n        loaded = replace(",
         "        loaded = replace(",
-        f"{_RACES}users_and_payments_that_come_together_never_miss_each_other",
+        f"{_RACES}a_payment_sees_the_user_that_was_created_before_it_had_the_lock",
     ),
     # Acknowledged is stored.
     Guard(
@@ -360,6 +360,15 @@ GUARDS: Final = (
         f"{_WORKER}no_claim_waits_for_an_event_that_somebody_has_in_hand[waiting]",
     ),
     Guard(
+        "passing over the started row that is held",
+        "RET-4",
+        _DUE,
+        "   FOR UPDATE OF d SKIP LOCKED\n"
+        "   FOR NO KEY UPDATE OF e SKIP LOCKED;\n\n-- name: start_next",
+        "   FOR UPDATE OF d\n   FOR NO KEY UPDATE OF e SKIP LOCKED;\n\n-- name: start_next",
+        f"{_WORKER}no_claim_waits_for_an_event_that_somebody_has_in_hand[started]",
+    ),
+    Guard(
         "the lock of the started event",
         "RET-4",
         _DUE,
@@ -374,6 +383,14 @@ GUARDS: Final = (
         "                FOR UPDATE SKIP LOCKED)\nRETURNING event_id;",
         "                FOR UPDATE)\nRETURNING event_id;",
         f"{_WORKER}what_is_started_next_is_not_what_somebody_has_in_hand",
+    ),
+    Guard(
+        "passing over an event's other rows that are held",
+        "RET-4",
+        _DUE,
+        "          WHERE event_id = ANY (:event_id::uuid[])\n            FOR UPDATE SKIP LOCKED",
+        "          WHERE event_id = ANY (:event_id::uuid[])\n            FOR UPDATE",
+        f"{_WORKER}a_row_of_the_queue_that_somebody_holds_is_left_to_him",
     ),
     Guard(
         "taking from the queue what is settled",

@@ -1,9 +1,10 @@
 """Two transactions at once: whoever is second starts again on what the first one left."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
 import asyncpg
 import pytest
@@ -16,6 +17,7 @@ from paidonce.engine.names import waits_for_email
 from paidonce.engine.settle import settle
 from paidonce.engine.transactions import Settler
 from paidonce.store import people, settlement
+from paidonce.store.queries import Connection
 from paidonce.store.settlement import Changes, KnownKey
 from tests.store.batches import DAYS, Stage, somebody_waits
 
@@ -31,10 +33,18 @@ async def settled_after(
         await transaction.start()
         (one,) = (await settle(holder, [first], shop.rules)).verdicts
         task = asyncio.create_task(settler.settle([second]))
-        await somebody_waits(watcher)
+        await _until_it_waits(task, watcher)
         await transaction.commit()
         (other,) = (await task).verdicts
     return one.result, other.result
+
+
+async def _until_it_waits(task: asyncio.Task[Any], watcher: Connection) -> None:
+    """Return when the task waits for a lock, or has come to its end without one."""
+    waits = asyncio.create_task(somebody_waits(watcher))
+    await asyncio.wait({task, waits}, return_when=asyncio.FIRST_COMPLETED)
+    waits.cancel()
+    await asyncio.gather(waits, return_exceptions=True)
 
 
 async def test_the_second_of_one_key_is_a_duplicate(shop: Stage, settler: Settler) -> None:
@@ -180,6 +190,29 @@ async def test_a_payment_sees_the_user_that_is_just_being_created(
     assert (await shop.payment("p"))["applied_at"] is not None
 
 
+class Meanwhile:
+    """A connection on which something happens before its first `fetch`, which takes the lock."""
+
+    def __init__(self, connection: Connection, happens: Callable[[], Awaitable[object]]) -> None:
+        self._connection = connection
+        self._happens = happens
+
+    async def fetch(self, *arguments: Any) -> Any:
+        await self._happens()
+        return await self._connection.fetch(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+async def test_a_payment_sees_the_user_that_was_created_before_it_had_the_lock(shop: Stage) -> None:
+    """PAY-5: and after it had looked."""
+    async with shop.database.transaction() as connection:
+        meanwhile = Meanwhile(connection, lambda: shop.user("p@example.com"))
+        settled = await settle(cast("Connection", meanwhile), [shop.paid("p")], shop.rules)
+    assert [verdict.result for verdict in settled.verdicts] == [Result.PROCESSED]
+
+
 async def test_a_user_sees_the_payment_that_is_just_being_settled(shop: Stage) -> None:
     """PAY-5: the payment found no user and is not committed yet when the user is created."""
     await _created_while_settling(shop, shop.paid("p"))
@@ -205,11 +238,9 @@ async def _created_while_settling(shop: Stage, item: Incoming) -> None:
         (verdict,) = (await settle(holder, [item], shop.rules)).verdicts
         assert verdict.result is Result.UNLINKED
         task = asyncio.create_task(linker.create_user("P@example.com"))
-        waits = asyncio.create_task(somebody_waits(watcher))
-        await asyncio.wait({task, waits}, return_when=asyncio.FIRST_COMPLETED)
+        await _until_it_waits(task, watcher)
         await transaction.commit()
         await task
-        await asyncio.gather(waits, return_exceptions=True)
 
 
 async def test_users_and_payments_that_come_together_never_miss_each_other(shop: Stage) -> None:

@@ -131,6 +131,20 @@ async def test_no_claim_waits_for_an_event_that_somebody_has_in_hand(
         await connection.close()
 
 
+async def test_a_row_of_the_queue_that_somebody_holds_is_left_to_him(
+    shop: Stage, settler: Settler, worker: Worker
+) -> None:
+    """RET-4: an event that is taken by one of its rows does not wait for another of them."""
+    (item,) = await stored(shop, settler, "p")
+    async with shop.database.transaction() as connection:
+        await connection.execute("SELECT 1 FROM due FOR UPDATE")
+        async with shop.database.connection() as other:
+            await other.execute(WAKE, item.event_id)
+        assert await worker.run_once() == 1
+    assert await applied(shop) == 1
+    assert await shop.number("due") == 1, "the row that was held; its event is final now"
+
+
 async def test_what_is_started_next_is_not_what_somebody_has_in_hand(
     shop: Stage, settler: Settler
 ) -> None:
@@ -370,13 +384,10 @@ async def test_a_listener_that_lost_its_connection_listens_again(
     bell = Bell(shop.database)
     listening = asyncio.create_task(bell.listen())
     async with shop.database.connection() as connection:
-        await _until_listening(connection)
-        await connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE query ILIKE 'listen%' AND datname = current_database()"
-        )
+        lost = await _until_listening(connection)
+        await connection.execute("SELECT pg_terminate_backend($1)", lost)
         assert await bell.heard(10), "what was rung meanwhile may have been missed"
-        await _until_listening(connection)
+        assert await _until_listening(connection, besides=lost) != lost
         await due.ring(connection)
         assert await bell.heard(10)
     listening.cancel()
@@ -414,13 +425,16 @@ async def _until_empty(shop: Stage) -> None:
     raise AssertionError("something waits for ever")
 
 
-async def _until_listening(connection: Any) -> None:
+async def _until_listening(connection: Any, besides: int = 0) -> int:
+    """The session that listens; `besides` is one that may not have noticed yet that it ends."""
     for _ in range(1_000):
-        if await connection.fetchval(
-            "SELECT count(*) FROM pg_stat_activity"
-            " WHERE query ILIKE 'listen%' AND datname = current_database()"
-        ):
-            return
+        pid: int | None = await connection.fetchval(
+            "SELECT pid FROM pg_stat_activity WHERE query ILIKE 'listen%' AND state = 'idle'"
+            " AND datname = current_database() AND pid <> $1",
+            besides,
+        )
+        if pid is not None:
+            return pid
         await asyncio.sleep(0.01)
     raise AssertionError("nobody listens")
 
