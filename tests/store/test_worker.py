@@ -95,8 +95,9 @@ async def test_an_event_that_somebody_has_in_hand_stays_in_the_queue(
         await connection.execute(WAKE, item.event_id)
     assert await worker.run_once() == 0
     assert await shop.number("due") == 2, "the claim is not committed, and the other row is kept"
+    pid = other.get_server_pid()
     other.terminate()  # as if its process had been killed
-    await other.close()
+    await _until_gone(shop, pid)
     assert await worker.run_once() == 1
     assert await applied(shop) == 1
     assert await shop.number("due") == 0
@@ -423,6 +424,14 @@ async def _until_empty(shop: Stage) -> None:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("something waits for ever")
+
+
+async def _until_gone(shop: Stage, pid: int) -> None:
+    for _ in range(1_000):
+        if not await shop.rows("SELECT 1 FROM pg_stat_activity WHERE pid = $1", pid):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it has not noticed that nobody is there")
 
 
 async def _until_listening(connection: Any, besides: int = 0) -> int:
