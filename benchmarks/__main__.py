@@ -9,22 +9,39 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import structlog
+import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from benchmarks.contender import ROOT, BenchmarkError
-from benchmarks.contenders import Paidonce, Peer, TunedPeer
+from benchmarks.contenders import Paidonce, Peer, TunedPeer, TwoProcesses
 from benchmarks.databases import Databases, open_databases
 from benchmarks.floor import Floor
+from benchmarks.growth.rounds import Plan as GrowthPlan
+from benchmarks.growth.run import grow
 from benchmarks.machine import describe_machine
-from benchmarks.plot import draw
-from benchmarks.report import OURS, PEER, summarise, terminal_table, write_markdown
+from benchmarks.markdown import write_section
+from benchmarks.queued import Queued
+from benchmarks.report import (
+    OURS,
+    PEER,
+    PICTURE,
+    draw_results,
+    results_parts,
+    results_table,
+    summarise,
+)
 from benchmarks.rounds import Measurement, Plan, measure, prepare
+from benchmarks.terminal import open_console
 
-CONTENDERS = (Peer(), TunedPeer(), Paidonce(), Floor())
+CONTENDERS = (Peer(), TunedPeer(), Paidonce(), TwoProcesses(), Queued(), Floor())
 DOCS = ROOT / "docs"
 MAX_ROUNDS = 100
-FILE_WIDTH = 160
+ROUNDS = 3
+GROWTH_ROUNDS = 9
+SMALL_ROWS = 10_000
+GROWTH_EVENTS = 1024
 MAX_SECONDS = 600.0
 
 
@@ -32,7 +49,7 @@ def main() -> None:
     """Parse the arguments and run; a failure is one message and exit code 1."""
     options = parse_arguments()
     try:
-        asyncio.run(run(options))
+        uvloop.run(run(options))
     except BenchmarkError as error:
         sys.exit("\n".join([f"benchmark: {error}", *getattr(error, "__notes__", [])]))
     except asyncio.CancelledError:
@@ -40,21 +57,32 @@ def main() -> None:
 
 
 async def run(options: argparse.Namespace) -> None:
-    """Prepare, measure, report."""
+    """One of the two benchmarks."""
     _cancel_on_sigterm()
-    console, plan = Console(width=None if sys.stdout.isatty() else FILE_WIDTH), plan_of(options)
+    # What the engine has to say, if anything, goes beside the tables.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    command = shlex.join(["make", "bench", *_make_arguments()])
+    if options.grow:
+        plan = GrowthPlan(SMALL_ROWS, options.rows, options.rounds or GROWTH_ROUNDS, GROWTH_EVENTS)
+        await grow(plan, open_console(), docs=DOCS if options.write else None, command=command)
+    else:
+        await compare(options, open_console(), command)
+
+
+async def compare(options: argparse.Namespace, console: Console, command: str) -> None:
+    """Prepare, measure, report."""
+    plan = plan_of(options)
     async with open_databases(options.postgres_url) as databases:
         with TemporaryDirectory(prefix="paidonce-bench-") as work_dir:
             measurements = await measure_all(plan, databases, Path(work_dir), console)
         machine = describe_machine(await databases.settings())
     lines = summarise(plan, measurements)
-    console.print(terminal_table(lines))
+    console.print(results_table(lines))
     if options.write and {PEER, OURS} <= {line.contender for line in lines}:
-        command = shlex.join(["make", "bench", *_make_arguments()])
-        draw(DOCS / "benchmarks.svg", lines)
-        path = DOCS / "benchmarks.md"
-        write_markdown(path, lines, plan=plan, machine=machine, command=command)
-        console.print(f"written: {path} and benchmarks.svg beside it")
+        draw_results(DOCS / PICTURE, lines)
+        parts = results_parts(lines, plan=plan, machine=machine, command=command)
+        write_section(DOCS / "benchmarks.md", "results", parts)
+        console.print(f"written: {DOCS / 'benchmarks.md'} and {PICTURE} beside it")
 
 
 async def measure_all(
@@ -78,7 +106,7 @@ async def measure_all(
 def _in_short(measurement: Measurement) -> str:
     figures = measurement.figures
     return (
-        f"{figures.events_per_s:,.0f} events/s, p50 {figures.p50_ms:,.1f} ms, "
+        f"{figures.applied_per_s:,.0f} events/s, p50 {figures.p50_ms:,.1f} ms, "
         f"p99 {figures.p99_ms:,.1f} ms, {figures.errors} errors, "
         f"{figures.foreign_cpu_share:.0%} foreign CPU"
     )
@@ -89,7 +117,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
     return Plan(
         contenders=[each for each in CONTENDERS if each.name in options.only],
         connections=options.connections,
-        rounds=options.rounds,
+        rounds=options.rounds or ROUNDS,
         users=options.users,
         warmup_s=options.warmup,
         seconds=options.seconds,
@@ -101,21 +129,29 @@ def parse_arguments() -> argparse.Namespace:
     """The command line."""
     names = [contender.name for contender in CONTENDERS]
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--warmup", type=float, default=1.5, help="seconds before each")
     parser.add_argument(
         "--patience", type=float, default=20.0, help="seconds to wait for an idle machine"
     )
     parser.add_argument("--connections", type=_numbers, default=[8, 64, 256])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, help=f"{ROUNDS}, or {GROWTH_ROUNDS} with --grow")
     parser.add_argument("--users", type=int, default=10_000)
     parser.add_argument("--only", action="append", choices=names, help="may be repeated")
     parser.add_argument("--postgres-url", help="a server to use instead of an embedded one")
+    parser.add_argument(
+        "--grow", action="store_true", help="measure how costs grow with the tables instead"
+    )
+    parser.add_argument(
+        "--rows", type=int, default=1_000_000, help="events of the large database of --grow"
+    )
     parser.add_argument("--no-write", dest="write", action="store_false", help="leave docs/ alone")
     options = parser.parse_args()
     options.only = options.only or names
-    if not (0 < options.rounds <= MAX_ROUNDS and 0 < options.seconds <= MAX_SECONDS):
+    if not (0 <= (options.rounds or 0) <= MAX_ROUNDS and 0 < options.seconds <= MAX_SECONDS):
         parser.error(f"at most {MAX_ROUNDS} rounds of at most {MAX_SECONDS:g} seconds")
+    if options.rows <= SMALL_ROWS:
+        parser.error(f"more than {SMALL_ROWS} rows, which is what they are compared with")
     return options
 
 

@@ -13,7 +13,7 @@ import aiohttp
 import orjson
 
 from benchmarks.load import HOST, LoadResult
-from benchmarks.meter import Meter
+from benchmarks.meter import Marks
 
 ROOT = Path(__file__).parent.parent
 READY_ATTEMPTS = 300
@@ -52,7 +52,7 @@ class Running(ABC):
     pid: int
 
     @abstractmethod
-    async def drive(self, load: Load, meter: Meter | None) -> LoadResult:
+    async def drive(self, load: Load, meter: Marks | None) -> LoadResult:
         """Press, and tell the meter when the measured time begins and ends."""
 
 
@@ -90,7 +90,7 @@ class HttpServer(Running):
     port: int
     path: str
 
-    async def drive(self, load: Load, meter: Meter | None) -> LoadResult:
+    async def drive(self, load: Load, meter: Marks | None) -> LoadResult:
         """Run the load generator against the webhook."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "benchmarks.load", *self._arguments(load)),
@@ -117,7 +117,7 @@ class HttpServer(Running):
         return [f"--{name}={value}" for name, value in values.items()]
 
 
-async def follow(process: asyncio.subprocess.Process, meter: Meter | None) -> LoadResult:
+async def follow(process: asyncio.subprocess.Process, meter: Marks | None) -> LoadResult:
     """Read the three lines of the load generator: begin, end, result."""
     assert process.stdout is not None
     lines = []

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from abc import abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -109,6 +110,8 @@ class Paidonce(HttpContender):
     template = "bench_paidonce"
     applied_query = "SELECT count(*) FROM payments WHERE applied_at IS NOT NULL"
     program = str(Path(sys.executable).with_name("paidonce"))
+    mode = "inline"
+    options: Sequence[str] = ()
 
     async def create_schema(self, url: str, work_dir: Path) -> None:
         """Run `paidonce migrate`."""
@@ -135,7 +138,7 @@ class Paidonce(HttpContender):
         port = free_port()
         config = self.write_config(url, work_dir, port=port)
         return http_server(
-            [self.program, "serve", f"--config={config}", f"--port={port}"],
+            [self.program, "serve", f"--config={config}", f"--port={port}", *self.options],
             port=port,
             path="/webhooks/bench",
             log=work_dir / self.log_name,
@@ -151,6 +154,7 @@ url = "{url}"
 [server]
 host = "{HOST}"
 port = {port}
+mode = "{self.mode}"
 [sources.bench]
 provider = "tilda"
 secrets = ["{SECRET}"]
@@ -161,3 +165,11 @@ days = {PLAN_DAYS}
 default = true
 """)
         return config
+
+
+class TwoProcesses(Paidonce):
+    """The same with two processes on one port."""
+
+    name = "paidonce_2"
+    title = "Paidonce, 2 processes"
+    options = ("--processes=2",)

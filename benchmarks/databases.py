@@ -1,5 +1,6 @@
 """The one PostgreSQL server of a run, and the databases made on it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,18 +11,21 @@ import asyncpg
 from sqlalchemy import make_url
 
 from benchmarks.cpu import parent_of
+from benchmarks.wal import full_page_bytes
 from paidonce.store.embedded import EmbeddedPostgres
+from paidonce.store.queries import Connection
 
 # Not /tmp, which may lie in memory, where fsync costs nothing.
 DATA_ROOT = Path("/var/tmp")
-STATEMENT_TIMEOUT_S = 120.0
+STATEMENT_TIMEOUT_S = 600.0
+WHERE_IT_RUNS = ("SELECT setting FROM pg_config WHERE name = 'BINDIR'", "SHOW data_directory")
 SETTINGS = ("server_version", "synchronous_commit", "fsync", "shared_buffers", "max_wal_size")
 
 
 class Databases:
     """Makes, copies and drops databases, and reads the server's counters."""
 
-    def __init__(self, url: str, admin: asyncpg.Connection) -> None:
+    def __init__(self, url: str, admin: Connection) -> None:
         self._url = make_url(url)
         self._admin = admin
 
@@ -44,9 +48,14 @@ class Databases:
         await self._admin.execute("CHECKPOINT")
 
     async def wal_bytes(self) -> int:
-        """How much WAL the server has written in its life."""
-        position = await self._admin.fetchval("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+        """How much WAL the server has brought to disk in its life."""
+        position = await self._admin.fetchval("SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn")
         return int(position)
+
+    async def full_page_bytes(self, begin: int, end: int) -> int:
+        """How much of the WAL between two readings of `wal_bytes` are images of whole pages."""
+        programs, cluster = [Path(await self._admin.fetchval(query)) for query in WHERE_IT_RUNS]
+        return await asyncio.to_thread(full_page_bytes, programs, cluster, begin, end)
 
     async def settings(self) -> dict[str, str]:
         """The server's version and the settings on which durability and speed depend."""
@@ -61,14 +70,14 @@ class Databases:
 async def open_databases(url: str | None) -> AsyncIterator[Databases]:
     """Databases on the server at url, or on one started for this run and removed after it."""
     if url is not None:
-        async with _connected(url) as databases:
+        async with _administered(url) as databases:
             yield databases
         return
     data_dir = Path(mkdtemp(prefix="paidonce-bench-", dir=DATA_ROOT))
     data_dir.chmod(0o755)
     postgres = EmbeddedPostgres(data_dir)
     try:
-        async with _connected(await postgres.start()) as databases:
+        async with _administered(await postgres.start()) as databases:
             yield databases
     finally:
         await postgres.stop()
@@ -76,28 +85,29 @@ async def open_databases(url: str | None) -> AsyncIterator[Databases]:
 
 
 @asynccontextmanager
-async def _connected(url: str) -> AsyncIterator[Databases]:
-    admin = await asyncpg.connect(url, command_timeout=STATEMENT_TIMEOUT_S)
-    try:
+async def _administered(url: str) -> AsyncIterator[Databases]:
+    async with connected(url) as admin:
         yield Databases(url, admin)
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Connection]:
+    """A connection for the length of the block."""
+    connection: Connection = await asyncpg.connect(url, command_timeout=STATEMENT_TIMEOUT_S)
+    try:
+        yield connection
     finally:
-        await admin.close()
+        await connection.close()
 
 
 async def execute_in(url: str, *statements: str) -> None:
     """Run statements in a database, each in its own transaction."""
-    connection = await asyncpg.connect(url, command_timeout=STATEMENT_TIMEOUT_S)
-    try:
+    async with connected(url) as connection:
         for statement in statements:
             await connection.execute(statement)
-    finally:
-        await connection.close()
 
 
 async def count_in(url: str, query: str) -> int:
     """The one number that a query returns."""
-    connection = await asyncpg.connect(url, command_timeout=STATEMENT_TIMEOUT_S)
-    try:
+    async with connected(url) as connection:
         return int(await connection.fetchval(query))
-    finally:
-        await connection.close()

@@ -28,10 +28,10 @@ from uuid_utils.compat import uuid7
 from benchmarks.contender import ROOT, BenchmarkError, Load, Running, follow, stop
 from benchmarks.contenders import Paidonce
 from benchmarks.load import LoadResult
-from benchmarks.meter import Meter
+from benchmarks.meter import Marks
 from benchmarks.workload import SignedEvent, random_events
 from paidonce.app import load_rules
-from paidonce.domain.events import EventId, PaymentEvent
+from paidonce.domain.events import EventId, Outcome, PaymentEvent
 from paidonce.engine.group import FLUSHERS
 from paidonce.engine.items import Incoming, Request, Result, Source, Verdict
 from paidonce.engine.transactions import Settler
@@ -78,7 +78,7 @@ class BareLoop(Running):
     pid: int
     process: asyncio.subprocess.Process
 
-    async def drive(self, load: Load, meter: Meter | None) -> LoadResult:
+    async def drive(self, load: Load, meter: Marks | None) -> LoadResult:
         """Say how hard to press, and read what came of it."""
         assert self.process.stdin is not None
         self.process.stdin.write(orjson.dumps(asdict(load)) + b"\n")
@@ -104,7 +104,7 @@ async def run(config: Path, load: Load) -> None:
     rules, sources = await load_rules(settings, database)
     assert load.events is not None
     supply = random_events(users=load.users, count=load.events)
-    shares = _deal([_read(one, sources["bench"]) for one in supply])
+    shares = _deal([read_event(one, sources["bench"]) for one in supply])
     size = max(load.connections // FLUSHERS, 1)
     settlers = [Settler(database, rules) for _ in range(FLUSHERS)]
     clock = Clock(perf_counter() + load.warmup_s, load.seconds)
@@ -176,7 +176,8 @@ def _deal(events: Sequence[Incoming]) -> list[Iterator[Incoming]]:
     return [iter(share) for share in shares]
 
 
-def _read(signed: SignedEvent, source: Source) -> Incoming:
+def read_event(signed: SignedEvent, source: Source, preset: Outcome | None = None) -> Incoming:
+    """What intake makes of a delivery; preset is what the queued mode adds."""
     delivery = Delivery({"content-type": "application/json"}, signed.body, datetime.now(UTC))
     identity = source.provider.identify(delivery)
     return Incoming(
@@ -187,6 +188,7 @@ def _read(signed: SignedEvent, source: Source) -> Incoming:
         identity=identity,
         key=(source.id, key_digest(identity.key)),
         event=source.provider.translate(delivery),
+        preset=preset,
     )
 
 

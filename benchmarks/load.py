@@ -39,6 +39,7 @@ class LoadResult:
     client_cpu_s: float
     answers: dict[str, int]
     lost: int
+    drain_s: float = 0.0  # how long after the measured time the last event was applied
 
     @property
     def accepted(self) -> int:

@@ -1,6 +1,7 @@
 """What a measurement costs the machine: CPU of both servers, and WAL."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from benchmarks.cpu import machine_cpu_s, tree_cpu_s
 from benchmarks.databases import Databases
@@ -23,6 +24,16 @@ class Usage:
             self.machine_cpu_s - earlier.machine_cpu_s,
             self.wal_bytes - earlier.wal_bytes,
         )
+
+
+class Marks(Protocol):
+    """Whoever wants to know when the measured time begins and ends."""
+
+    async def begin(self) -> None:
+        """The measured time begins."""
+
+    async def end(self) -> None:
+        """The measured time is over."""
 
 
 class Meter:

@@ -1,20 +1,30 @@
 """The results as a table on the terminal and in docs/benchmarks.md."""
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.table import Table
 
+from benchmarks.markdown import markdown_list, markdown_table
+from benchmarks.plot import Panel, Series, draw_panels
 from benchmarks.rounds import Figures, Measurement, Plan, median_of
+from benchmarks.terminal import terminal_table
 
+PICTURE = "benchmarks.svg"
 PEER, TUNED_PEER, OURS = "peer", "tuned_peer", "paidonce"
-BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+COLOURS = {
+    PEER: "#c4c4c4",
+    TUNED_PEER: "#8a8a8a",
+    OURS: "#0b7a75",
+    "paidonce_2": "#064e4b",
+    "queued": "#62b6b0",
+}
 COLUMNS = (
     "conns",
     "contender",
-    "events/s",
+    "acked/s",
+    "applied/s",
     "low",
     "high",
     "ratio",
@@ -26,17 +36,14 @@ COLUMNS = (
     "others",
     "errors",
 )
+TEXTS = ("contender",)
 LEGEND = (
-    "events/s: applied payments, the median of the rounds; low, high: the slowest and the fastest "
-    "round; ratio: to FastAPI + SQLAlchemy; app, db: CPU time of the server and of PostgreSQL per "
-    "event; WAL B: bytes of WAL per event; others: the part of the machine that other processes had"
+    "acked/s: events answered 200; applied/s: payments applied until the last of them was, the "
+    "median of the rounds; low, high: the slowest and the fastest round; ratio: of applied events "
+    "to FastAPI + SQLAlchemy; p50, p99: from request to answer; app, db: CPU time of the server "
+    "and of PostgreSQL per event; WAL B: bytes of WAL per event; others: the part of the machine "
+    "that other processes had"
 )
-FRAME = f"""\
-# Benchmarks
-
-{BEGIN}
-{END}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,8 @@ class Line:
         return [
             str(self.connections),
             self.title,
-            f"{figures.events_per_s:,.0f}",
+            f"{figures.acked_per_s:,.0f}",
+            f"{figures.applied_per_s:,.0f}",
             f"{self.slowest_per_s:,.0f}",
             f"{self.fastest_per_s:,.0f}",
             "" if self.ratio_to_peer is None else f"{self.ratio_to_peer:.1f}",
@@ -85,12 +93,12 @@ def _lines_at(plan: Plan, connections: int, own: list[Measurement]) -> Iterator[
         contender.name: [each for each in own if each.trial.contender is contender]
         for contender in plan.contenders
     }
-    peer = median_of(by_name[PEER]).events_per_s if by_name.get(PEER) else None
+    peer = median_of(by_name[PEER]).applied_per_s if by_name.get(PEER) else None
     for contender in plan.contenders:
         if repeated := by_name[contender.name]:
             figures = median_of(repeated)
-            rates = [each.figures.events_per_s for each in repeated]
-            ratio = figures.events_per_s / peer if peer else None
+            rates = [each.figures.applied_per_s for each in repeated]
+            ratio = figures.applied_per_s / peer if peer else None
             yield Line(
                 contender.name,
                 contender.title,
@@ -102,12 +110,9 @@ def _lines_at(plan: Plan, connections: int, own: list[Measurement]) -> Iterator[
             )
 
 
-def terminal_table(lines: Sequence[Line]) -> Table:
+def results_table(lines: Sequence[Line]) -> Table:
     """The table for people who wait for it."""
-    table = Table(caption=LEGEND)
-    for column in COLUMNS:
-        is_text = column == "contender"
-        table.add_column(column, justify="left" if is_text else "right", no_wrap=not is_text)
+    table = terminal_table(COLUMNS, texts=TEXTS, caption=LEGEND)
     for above, line in zip([None, *lines], lines, strict=False):
         if above is not None and above.connections != line.connections:
             table.add_section()
@@ -115,26 +120,13 @@ def terminal_table(lines: Sequence[Line]) -> Table:
     return table
 
 
-def write_markdown(
-    path: Path, lines: Sequence[Line], *, plan: Plan, machine: dict[str, str], command: str
-) -> None:
-    """Replace what lies between the markers; everything else in the file is kept."""
-    text = path.read_text() if path.exists() else FRAME
-    if BEGIN not in text or END not in text:
-        text = f"{text.rstrip()}\n\n{BEGIN}\n{END}\n"
-    results = "\n\n".join(_sections(lines, plan, machine, command))
-    replacement = f"{BEGIN}\n\n{results}\n\n{END}"
-    pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(pattern.sub(lambda _: replacement, text, count=1))
-
-
-def _sections(
-    lines: Sequence[Line], plan: Plan, machine: dict[str, str], command: str
+def results_parts(
+    lines: Sequence[Line], *, plan: Plan, machine: dict[str, str], command: str
 ) -> Iterator[str]:
+    """The parts of the section in docs/benchmarks.md."""
     yield f"`{command}`"
-    yield "![Applied events per second and p99 by connections](benchmarks.svg)"
-    yield _markdown_table(lines)
+    yield f"![Applied events per second and p99 by connections]({PICTURE})"
+    yield markdown_table(COLUMNS, [line.cells() for line in lines], texts=TEXTS)
     yield "\n".join(_comparisons(lines))
     yield (
         f"Medians of {plan.rounds} rounds{_exceptions(plan)} of {plan.seconds:g} s after "
@@ -145,22 +137,40 @@ def _sections(
         f"was checked against the database. {LEGEND}. The load generator shares the cores and "
         f"used {_client_cpu(lines)} µs per event."
     )
-    yield "\n".join(f"- {name}: {fact}" for name, fact in machine.items())
+    yield markdown_list(machine)
 
 
-def _markdown_table(lines: Sequence[Line]) -> str:
-    rules = ["---" if column == "contender" else "---:" for column in COLUMNS]
-    rows = [COLUMNS, rules, *(line.cells() for line in lines)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+def draw_results(path: Path, lines: Sequence[Line]) -> None:
+    """Write the picture of those that speak HTTP as SVG."""
+    connections = list(dict.fromkeys(line.connections for line in lines))
+    groups = [f"{number} connections" for number in connections]
+    rates = _series(lines, lambda line: line.figures.applied_per_s)
+    delays = _series(lines, lambda line: line.figures.p99_ms)
+    panels = [
+        Panel("Applied events per second", groups, rates),
+        Panel("p99 in ms, logarithmic: lower is better", groups, delays, is_logarithmic=True),
+    ]
+    draw_panels(path, panels)
+
+
+def _series(lines: Sequence[Line], value: Callable[[Line], float]) -> list[Series]:
+    by_name = {name: [line for line in lines if line.contender == name] for name in COLOURS}
+    return [
+        Series(own[0].title, COLOURS[name], [value(line) for line in own])
+        for name, own in by_name.items()
+        if own
+    ]
 
 
 def _comparisons(lines: Sequence[Line]) -> Iterator[str]:
     """How many times as many events Paidonce applies, beside each peer that was measured."""
-    ours = {line.connections: line.figures.events_per_s for line in lines if line.contender == OURS}
+    ours = {
+        line.connections: line.figures.applied_per_s for line in lines if line.contender == OURS
+    }
     for name in (PEER, TUNED_PEER):
         own = [line for line in lines if line.contender == name and line.connections in ours]
         ratios = [
-            f"{ours[line.connections] / line.figures.events_per_s:.1f} at {line.connections}"
+            f"{ours[line.connections] / line.figures.applied_per_s:.1f} at {line.connections}"
             for line in own
         ]
         if own:

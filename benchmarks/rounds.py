@@ -26,7 +26,8 @@ class Trial:
 class Figures:
     """What one measurement, or the median of several, says. CPU and WAL are per event."""
 
-    events_per_s: float
+    acked_per_s: float
+    applied_per_s: float
     p50_ms: float
     p99_ms: float
     server_cpu_us: float
@@ -123,7 +124,8 @@ def figures_of(result: LoadResult, usage: Usage) -> Figures:
     """The figures of one measurement."""
     events = max(result.events, 1)
     return Figures(
-        events_per_s=result.events / result.seconds,
+        acked_per_s=result.events / result.seconds,
+        applied_per_s=result.events / (result.seconds + result.drain_s),
         p50_ms=result.p50_ms,
         p99_ms=result.p99_ms,
         server_cpu_us=usage.server_cpu_s / events * 1e6,
@@ -138,7 +140,7 @@ def figures_of(result: LoadResult, usage: Usage) -> Figures:
 def foreign_cpu_share(result: LoadResult, usage: Usage) -> float:
     """The part of the machine that went to others: if it is not small, measure again."""
     ours_s = usage.server_cpu_s + usage.postgres_cpu_s + result.client_cpu_s
-    available_s = result.seconds * (os.cpu_count() or 1)
+    available_s = (result.seconds + result.drain_s) * (os.cpu_count() or 1)
     return max(usage.machine_cpu_s - ours_s, 0.0) / available_s
 
 
@@ -149,7 +151,8 @@ def median_of(measurements: Sequence[Measurement]) -> Figures:
         return median(read(measurement.figures) for measurement in measurements)
 
     return Figures(
-        events_per_s=middle(lambda figures: figures.events_per_s),
+        acked_per_s=middle(lambda figures: figures.acked_per_s),
+        applied_per_s=middle(lambda figures: figures.applied_per_s),
         p50_ms=middle(lambda figures: figures.p50_ms),
         p99_ms=middle(lambda figures: figures.p99_ms),
         server_cpu_us=middle(lambda figures: figures.server_cpu_us),

@@ -41,6 +41,11 @@ def random_events(*, users: int, count: int) -> Iterator[SignedEvent]:
     return _events(islice(iter(lambda: order.randrange(users), None), count))
 
 
+def distinct_events(*, users: int, count: int) -> Iterator[SignedEvent]:
+    """Events of as many different users, in a random order."""
+    return _events(iter(random.sample(range(users), count)))
+
+
 def _events(owners: Iterator[int]) -> Iterator[SignedEvent]:
     batch = uuid4().hex[:12]
     paid_at = datetime.now(UTC).isoformat(timespec="seconds")

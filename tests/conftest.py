@@ -3,7 +3,8 @@
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -15,7 +16,7 @@ import pytest_asyncio
 from paidonce.store.db import Database, open_database
 from paidonce.store.embedded import EmbeddedPostgres
 from paidonce.store.schema import migrate
-from tests.service import Service, started_service
+from tests.service import Service, started_service, started_worker
 
 TEMPLATE: Final = f"template_{os.getpid()}"
 SERVER_VARIABLE: Final = "TEST_POSTGRES"
@@ -62,10 +63,19 @@ async def postgres(server: str) -> AsyncIterator[str]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def database_url(postgres: str) -> AsyncIterator[str]:
     """The URL of a fresh, migrated database."""
+    async with fresh_database(postgres) as url:
+        yield url
+
+
+@asynccontextmanager
+async def fresh_database(postgres: str) -> AsyncIterator[str]:
+    """A copy of the template, dropped at the end."""
     name = f"test_{uuid4().hex[:12]}"
     await _create(postgres, name, TEMPLATE)
-    yield _url_of(postgres, name)
-    await _drop(postgres, name)
+    try:
+        yield _url_of(postgres, name)
+    finally:
+        await _drop(postgres, name)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -84,16 +94,36 @@ def start_service(database_url: str, tmp_path: Path) -> Iterator[StartService]:
     """Starts real `paidonce serve` processes on this test's database, and ends them."""
     services: list[Service] = []
 
-    def start(config: str = "", **environment: str) -> Service:
+    def start(
+        config: str = "", *, port: int = 0, arguments: Sequence[str] = (), **environment: str
+    ) -> Service:
         folder = tmp_path / f"service-{len(services)}"
         folder.mkdir()
-        service = started_service(folder, database_url, config, environment)
+        service = started_service(
+            folder, database_url, config, environment, port=port, arguments=arguments
+        )
         services.append(service)
         return service
 
     yield start
     for service in services:
         service.end()
+
+
+@pytest.fixture
+def start_worker(database_url: str, tmp_path: Path) -> Iterator[StartService]:
+    """Starts real `paidonce work` processes on this test's database, and ends them."""
+    workers: list[Service] = []
+
+    def start(config: str = "", **environment: str) -> Service:
+        folder = tmp_path / f"worker-{len(workers)}"
+        folder.mkdir()
+        workers.append(started_worker(folder, database_url, config, environment))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.end()
 
 
 @pytest.fixture

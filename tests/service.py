@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -147,21 +147,51 @@ def signature(body: bytes, secret: str = SECRET) -> str:
 
 
 def started_service(
+    folder: Path,
+    database_url: str,
+    config: str = "",
+    environment: Mapping[str, str] | None = None,
+    *,
+    port: int = 0,
+    arguments: Sequence[str] = (),
+) -> Service:
+    """Start `paidonce serve`, on a free port unless one is given, and wait until it is ready."""
+    command = ("serve", "--port", str(port), *arguments)
+    process = _spawned(folder, database_url, config, environment, command)
+    return Service(folder, process, _ready_port(folder, process))
+
+
+def started_worker(
     folder: Path, database_url: str, config: str = "", environment: Mapping[str, str] | None = None
 ) -> Service:
-    """Start `paidonce serve` on a free port and wait until it is ready."""
+    """Start `paidonce work` and wait until it works. It has no port."""
+    process = _spawned(folder, database_url, config, environment, ("work",))
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline_s and process.poll() is None:
+        if "works on what waits" in (folder / "stderr").read_text(encoding="utf-8"):
+            return Service(folder, process, port=0)
+        time.sleep(0.05)
+    raise _did_not_start(folder, process)
+
+
+def _spawned(
+    folder: Path,
+    database_url: str,
+    config: str,
+    environment: Mapping[str, str] | None,
+    command: Sequence[str],
+) -> subprocess.Popen[bytes]:
     text = f'{config or BASIC}\n[database]\nurl = "{database_url}"\n'
     (folder / "paidonce.toml").write_text(text, encoding="utf-8")
     variables = {**os.environ, "PAIDONCE_BOOTSTRAP_KEY": KEY, **(environment or {})}
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "paidonce", "serve", "--port", "0"],
+        return subprocess.Popen(
+            [sys.executable, "-m", "paidonce", *command],
             cwd=folder,
             env=variables,
             stdout=out,
             stderr=err,
         )
-    return Service(folder, process, _ready_port(folder, process))
 
 
 def _ready_port(folder: Path, process: subprocess.Popen[bytes]) -> int:
@@ -172,9 +202,13 @@ def _ready_port(folder: Path, process: subprocess.Popen[bytes]) -> int:
         if found and _is_ready(int(found[1])):
             return int(found[1])
         time.sleep(0.05)
+    raise _did_not_start(folder, process)
+
+
+def _did_not_start(folder: Path, process: subprocess.Popen[bytes]) -> AssertionError:
     process.kill()
     told = (folder / "stderr").read_text(encoding="utf-8") + (folder / "stdout").read_text()
-    raise AssertionError(f"the server did not start:\n{told}")
+    return AssertionError(f"the server did not start:\n{told}")
 
 
 def _is_ready(port: int) -> bool:

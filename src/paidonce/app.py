@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 
@@ -20,11 +19,16 @@ from paidonce.engine.items import Rules, Source
 from paidonce.engine.janitor import Janitor
 from paidonce.engine.retry import RetryPolicy
 from paidonce.engine.worker import MAX_BATCH, MAX_BYTES_IN_HAND, Worker
-from paidonce.errors import ConfigurationError, DatabaseAwayError, InvalidMoneyError
+from paidonce.errors import (
+    ConfigurationError,
+    DatabaseAwayError,
+    EmbeddedDatabaseError,
+    InvalidMoneyError,
+)
 from paidonce.operations import Operations
 from paidonce.providers import configured_providers
 from paidonce.settings import PlanSettings, Role, Settings
-from paidonce.store.db import Database, open_database
+from paidonce.store.db import Database, open_database, place_of, rights_told
 from paidonce.store.embedded import EmbeddedPostgres
 from paidonce.store.schema import ensure_partitions, migrate, register_source, sync_plans
 from paidonce.telemetry import logger
@@ -36,6 +40,7 @@ from paidonce.web.health import add_health
 log = logger(__name__)
 
 ALL_ROLES: Final = frozenset(Role)
+SUPERVISE_PAUSE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +68,7 @@ class Dispatcher:
 @asynccontextmanager
 async def opened_database(settings: Settings) -> AsyncIterator[Database]:
     """The database, started if it is the embedded one, with its schema up to date."""
-    configured_providers(
-        settings
-    )  # what is wrong with the sources is told before anything is started
+    refuse_wrong(settings)
     if not settings.database.is_embedded:
         async with _migrated(settings.database.url) as database:
             yield database
@@ -73,10 +76,27 @@ async def opened_database(settings: Settings) -> AsyncIterator[Database]:
     embedded = EmbeddedPostgres(settings.database.data_dir)
     url = await embedded.start()
     try:
-        async with _in_background(embedded.supervise()), _migrated(url) as database:
+        async with _in_background(_supervise(embedded)), _migrated(url) as database:
             yield database
     finally:
         await embedded.stop()
+
+
+def refuse_wrong(settings: Settings) -> None:
+    """Raise ConfigurationError for what can be known to be wrong before anything is started."""
+    configured_providers(settings)
+    configured_plans(settings.plans)
+    configured_addresses(settings)
+
+
+async def _supervise(embedded: EmbeddedPostgres) -> None:
+    """Keep the embedded server running, also after an attempt to start it again has failed."""
+    while True:
+        try:
+            await embedded.supervise()
+        except EmbeddedDatabaseError as error:
+            log.error("embedded_database_failed", error=str(error))
+        await asyncio.sleep(SUPERVISE_PAUSE_S)
 
 
 @asynccontextmanager
@@ -99,7 +119,8 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
             await stack.enter_async_context(_in_background(worker.run()))
             stack.push_async_callback(worker.stop)
         if Role.JANITOR in roles:
-            await stack.enter_async_context(_in_background(Janitor(database).run()))
+            janitor = Janitor(database, settings.retention)
+            await stack.enter_async_context(_in_background(janitor.run()))
         operations = Operations(database, rules)
         if Role.WEB not in roles:
             yield _app_without_deliveries(operations, sources)
@@ -118,7 +139,7 @@ def _app(
     api = operators_api(operations)
     add_health(api, operations, group, sources)
     describe(api)
-    edge = Edge(intake, _addresses(settings), settings.server.max_body_bytes)
+    edge = Edge(intake, configured_addresses(settings), settings.server.max_body_bytes)
     return App(operations, edge, Dispatcher(edge, api))
 
 
@@ -140,30 +161,25 @@ async def _migrated(url: str) -> AsyncIterator[Database]:
     try:
         database = await open_database(url)
     except DatabaseAwayError as error:
-        raise ConfigurationError(f"database.url = {_without_password(url)}: {error}") from None
+        raise ConfigurationError(f"database.url = {place_of(url)}: {error}") from None
     try:
-        revision = await migrate(database)
-        if revision is not None:
-            log.info("migrated", revision=revision)
-        async with database.connection() as connection:
-            await ensure_partitions(connection, datetime.now(UTC))
+        async with rights_told(url):
+            revision = await migrate(database)
+            if revision is not None:
+                log.info("migrated", revision=revision)
+            async with database.connection() as connection:
+                await ensure_partitions(connection, datetime.now(UTC))
         yield database
     finally:
         await database.close()
-
-
-def _without_password(url: str) -> str:
-    """Where the URL leads, and nothing of who may go there."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://…@{parts.hostname or ''}:{parts.port or 5432}{parts.path}"
 
 
 async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dict[str, Source]]:
     """What settling depends on, and the sources by name; both known to the database from now on."""
     providers = configured_providers(settings)
     sources: dict[str, Source] = {}
-    async with database.transaction() as connection:
-        plans = await sync_plans(connection, _plans(settings.plans))
+    async with rights_told(database.url), database.transaction() as connection:
+        plans = await sync_plans(connection, configured_plans(settings.plans))
         for name, provider in providers.items():
             source_id = await register_source(connection, name, provider.name)
             chosen = settings.sources[name].link_by_email
@@ -177,7 +193,8 @@ def _rules_of(settings: Settings, plans: PlanBook, sources: dict[str, Source]) -
     return Rules(plans, by_id, RetryPolicy(**settings.retry.model_dump()))
 
 
-def _plans(configured: dict[str, PlanSettings]) -> list[Plan]:
+def configured_plans(configured: Mapping[str, PlanSettings]) -> list[Plan]:
+    """The plans as they are from now on. Raises ConfigurationError when a price is no money."""
     return [_plan(plan_id, plan) for plan_id, plan in configured.items()]
 
 
@@ -194,7 +211,8 @@ def _plan(plan_id: str, plan: PlanSettings) -> Plan:
     return Plan(plan_id, price, plan.product, plan.days, plan.months, plan.default, now)
 
 
-def _addresses(settings: Settings) -> Addresses:
+def configured_addresses(settings: Settings) -> Addresses:
+    """Who is believed, and who may deliver. Raises ConfigurationError when it is no network."""
     allowed = {name: source.allow for name, source in settings.sources.items()}
     return Addresses(settings.server.trusted_proxies, allowed)
 

@@ -6,23 +6,27 @@ second, and `paidonce send` should not.
 
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 from uuid import UUID
 
 import typer
 import uvloop
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from paidonce import __version__, demo, sender
 from paidonce.errors import ConfigurationError, PaidonceError
 from paidonce.providers import configured_providers
 from paidonce.providers.contract import Sample
 from paidonce.settings import METRICS_FOLDER, Role, Settings
+
+if TYPE_CHECKING:
+    from paidonce.doctor import Finding
 
 app = typer.Typer(
     name="paidonce",
@@ -110,6 +114,20 @@ def migrate(config: Config = None) -> None:
             told.print("The schema is up to date.")
 
     _run(run())
+
+
+@app.command()
+def doctor(config: Config = None, json: Json = False) -> None:
+    """Look for what is wrong and say what to do; changes nothing. Exit code 1 if there is any."""
+    from paidonce.doctor import State, examine
+
+    findings = _run(examine(config))
+    has_problem = any(one.state is State.PROBLEM for one in findings)
+    if json:
+        typer.echo(sender.as_json(findings))
+    else:
+        _show_findings(findings)
+    raise typer.Exit(1 if has_problem else 0)
 
 
 @app.command()
@@ -247,6 +265,15 @@ def _run(work: Coroutine[Any, Any, Any]) -> Any:
         return uvloop.run(work)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _show_findings(findings: Sequence["Finding"]) -> None:
+    colours = {"ok": "green", "warning": "yellow", "problem": "red", "skipped": "dim"}
+    table = Table("check", "", "found", "what to do")
+    for one in findings:
+        state = Text(one.state, style=colours[one.state])
+        table.add_row(one.name, state, Text(one.found), Text(one.remedy))
+    shown.print(table)
 
 
 def _show_answers(answers: list[sender.Answer], base: str, as_json: bool) -> None:

@@ -8,6 +8,7 @@ PaidonceError
 ├── IntakeFullError           more deliveries wait than the intake may hold
 ├── RefusedError              a delivery is refused; `code` says why
 │   ├── InvalidSignatureError
+│   ├── TimestampExpiredError
 │   └── MalformedError
 ├── InvalidMoneyError         an amount or currency that cannot be money
 └── RequestError              an operator asked for something that cannot be done
@@ -55,6 +56,12 @@ class InvalidSignatureError(RefusedError):
     """The delivery does not prove that it comes from the gateway."""
 
     code = "INVALID_SIGNATURE"
+
+
+class TimestampExpiredError(RefusedError):
+    """The delivery is authentic, but its own time is too far from the time of its arrival."""
+
+    code = "TIMESTAMP_EXPIRED"
 
 
 class MalformedError(RefusedError):

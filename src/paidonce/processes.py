@@ -16,14 +16,14 @@ from typing import Final
 
 from prometheus_client.multiprocess import mark_process_dead
 
-from paidonce.telemetry import logger
+from paidonce.telemetry import configure_logging, logger
 
 log = logger(__name__)
 
 WATCH_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 9.5
 FIRST_PAUSE_S: Final = 0.5
-LONGEST_PAUSE_S: Final = 30.0
+LONGEST_PAUSE_S: Final = 5.0
 STEADY_S: Final = 10.0
 """Whoever lived that long is replaced at once; the others after a pause that doubles."""
 
@@ -72,6 +72,7 @@ class Processes:
 
     def run(self) -> int:
         """Keep the processes running until SIGTERM or SIGINT; returns the exit code."""
+        configure_logging()
         life, alive = os.pipe()  # the children hold the first, the parent alone the second
         os.set_inheritable(alive, False)
         for ending in (signal.SIGTERM, signal.SIGINT):

@@ -119,16 +119,24 @@ def listening_socket(server: ServerSettings) -> socket.socket:
     """The bound socket. Raises ConfigurationError that names the next free port."""
     try:
         return _bound(server.host, server.port)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
+    except (OSError, UnicodeError) as error:  # a name that cannot be one is the latter
+        if getattr(error, "errno", None) != errno.EADDRINUSE:
+            cause = getattr(error, "strerror", None) or "it cannot be a host"
             raise ConfigurationError(
-                f"server.host = {server.host!r}, server.port = {server.port}: {error.strerror}"
+                f"server.host = {server.host!r}, server.port = {server.port}: {cause}; "
+                f"{_remedy(error)}"
             ) from None
     free = _next_free_port(server.host, server.port)
     raise ConfigurationError(
         f"server.port = {server.port}: the port is in use; {free} is free: "
         f"paidonce serve --port {free}"
     )
+
+
+def _remedy(error: Exception) -> str:
+    if isinstance(error, PermissionError):
+        return "ports below 1024 are for root: use a higher one"
+    return "use 127.0.0.1, 0.0.0.0 for all, or another address of this machine"
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -138,7 +146,7 @@ def _bound(host: str, port: int) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
         bound.listen(BACKLOG)
-    except OSError:
+    except (OSError, UnicodeError):
         bound.close()
         raise
     return bound

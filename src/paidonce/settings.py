@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -30,6 +31,7 @@ from pydantic_settings import (
 from paidonce.errors import ConfigurationError
 
 CONFIG_FILE: Final = "paidonce.toml"
+SHORTEST_PAYLOADS_DAYS: Final = 31
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that names where processes that serve together keep what each of them counts.
 
@@ -52,8 +54,17 @@ class _Section(BaseModel):
 
 
 def _database_url(url: str) -> str:
-    if url != "embedded" and not url.startswith(("postgresql://", "postgres://")):
+    if url == "embedded":
+        return url
+    if not url.startswith(("postgresql://", "postgres://")):
         raise ValueError('use "embedded" or postgresql://user:password@host:5432/name')
+    try:
+        urlsplit(url).port  # noqa: B018 - reading it is the check
+    except ValueError:
+        raise ValueError(
+            "host and port cannot be read from it; use postgresql://user:password@host:5432/name, "
+            "and write / as %2F, # as %23, @ as %40 in the password"
+        ) from None
     return url
 
 
@@ -71,7 +82,7 @@ class DatabaseSettings(_Section):
 class ServerSettings(_Section):
     """The door."""
 
-    host: str = "127.0.0.1"
+    host: str = Field("127.0.0.1", min_length=1)
     port: int = Field(8000, ge=0, le=65535)
     mode: Literal["inline", "queued"] = "inline"
     max_body_bytes: int = Field(262_144, ge=1, le=64 * 1024 * 1024)
@@ -138,6 +149,26 @@ class LimitsSettings(_Section):
     per_source: Annotated[str, AfterValidator(_not_yet)] = ""
 
 
+def _whole_months(days: int) -> int:
+    if 0 < days < SHORTEST_PAYLOADS_DAYS:
+        raise ValueError(
+            f"whole months are removed, this one and the last are in use: "
+            f"give at least {SHORTEST_PAYLOADS_DAYS}, or 0 for ever"
+        )
+    return days
+
+
+class RetentionSettings(_Section):
+    """For how many days each kind of data is kept; 0 is for ever."""
+
+    payloads_days: Annotated[int, AfterValidator(_whole_months)] = Field(400, ge=0, le=36_500)
+    old_months: Literal["drop", "detach"] = "drop"
+    evidence_days: int = Field(30, ge=0, le=36_500)
+    audit_days: int = Field(400, ge=0, le=36_500)
+    outbox_days: int = Field(30, ge=0, le=36_500)
+    keys_days: int = Field(0, ge=0, le=36_500)
+
+
 class BusSettings(_Section):
     """Where events leave to. They are kept in PostgreSQL."""
 
@@ -176,6 +207,7 @@ class Settings(BaseSettings):
     retry: RetrySettings = RetrySettings()
     limits: LimitsSettings = LimitsSettings()
     bus: BusSettings = BusSettings()
+    retention: RetentionSettings = RetentionSettings()
 
     @classmethod
     def settings_customise_sources(
@@ -279,21 +311,25 @@ def _explained(error: ValidationError) -> Iterator[str]:
         value = one.get("input")
         is_told = one["type"] not in ("missing", "extra_forbidden")
         shown = f" = {_shown(key, value, one['type'])}" if is_told else ""
-        yield f"{key}{shown}: {_remedy(one['type'], one['msg'])}"
+        yield f"{key}{shown}: {_remedy(one['type'], one['msg'], value)}"
 
 
-def _remedy(kind: str, message: str) -> str:
+def _remedy(kind: str, message: str, value: object) -> str:
     if kind == "extra_forbidden":
         return "there is no such setting; remove it or mend its name"
     if kind == "missing":
         return "is needed here"
+    if kind == "string_type" and isinstance(value, int | float):
+        return 'write it as text, in quotes, such as "990.00"'
     return message.removeprefix("Value error, ")
 
 
 def _shown(key: str, value: object, kind: str) -> str:
     """The value, unless it may hold a secret: by its key, or because a section was expected."""
-    is_plain = isinstance(value, str | int | float) and not kind.endswith("_type")
-    if not is_plain or any(word in key.lower() for word in _HIDDEN):
+    is_number = isinstance(value, int | float)
+    is_plain = is_number or (isinstance(value, str) and not kind.endswith("_type"))
+    may_hide = any(word in key.lower() for word in _HIDDEN) and not key.startswith("retention.")
+    if not is_plain or may_hide:
         return "(hidden)"
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "…"

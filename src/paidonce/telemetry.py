@@ -68,6 +68,7 @@ DEAD_LETTERS: Final = _counter("webhook_dead_letter_total", "Events that a perso
 INVALID_SIGNATURES: Final = _counter(
     "webhook_invalid_signature_total", "Deliveries that are not authentic."
 )
+STALE: Final = _counter("webhook_stale_total", "Authentic deliveries refused for their time.")
 RECOVERED: Final = _counter("webhook_recovered_total", "Events that waited and were processed.")
 UNLINKED: Final = _counter("payments_unlinked_total", "Payments of which nobody is known.")
 AMOUNT_MISMATCHES: Final = _counter(

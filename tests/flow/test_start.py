@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tests.conftest import StartService
-from tests.flow.tools import free_port, is_problem, items, paidonce, until
+from tests.flow.tools import free_port, is_problem, items, paidonce, start_in_each, until
 from tests.service import BASIC, KEY, Service, paid
 
 HIDDEN = "a-very-hidden-secret"
@@ -62,7 +62,7 @@ def test_each_mistake_in_the_configuration_is_named_and_no_secret_told(
         (tmp_path / name).mkdir()
         text = config if "[database]" in config else f'{config}[database]\nurl = "{database_url}"\n'
         (tmp_path / name / "paidonce.toml").write_text(text, encoding="utf-8")
-    done = _start_in_each(tmp_path)
+    done = start_in_each(tmp_path)
     assert done.keys() == WRONG.keys()
     wrong = []
     for name, (code, told) in done.items():
@@ -70,36 +70,6 @@ def test_each_mistake_in_the_configuration_is_named_and_no_secret_told(
         if code == 0 or missing or HIDDEN in told or "Traceback" in told:
             wrong.append((name, code, missing, told))
     assert wrong == []
-
-
-def _start_in_each(folder: Path) -> dict[str, tuple[int, str]]:
-    """Exit code and words of `paidonce serve` in each folder; the modules are imported once."""
-    script = """
-import os, pathlib, signal, sys
-from paidonce.cli import main
-os.environ.pop("TEST_NOT_SET", None)
-os.environ["TEST_EMPTY"] = ""
-for folder in sorted(pathlib.Path.cwd().iterdir()):
-    child = os.fork()
-    if child == 0:
-        os.chdir(folder)
-        told = os.open("told", os.O_WRONLY | os.O_CREAT)
-        os.dup2(told, 1)
-        os.dup2(told, 2)
-        sys.argv = ["paidonce", "serve"]
-        if not folder.name.startswith("port"):
-            sys.argv += ["--port", "0"]
-        signal.alarm(5)  # ends one that started in spite of its mistake
-        main()
-        os._exit(0)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    (folder / "code").write_text(str(code))
-"""
-    subprocess.run([sys.executable, "-c", script], cwd=folder, check=True, timeout=60)
-    return {
-        one.name: (int((one / "code").read_text()), (one / "told").read_text())
-        for one in folder.iterdir()
-    }
 
 
 def test_a_bootstrap_key_that_is_none_is_named(tmp_path: Path, database_url: str) -> None:

@@ -139,6 +139,37 @@ def paidonce(
     )
 
 
+def start_in_each(folder: Path) -> dict[str, tuple[int, str]]:
+    """Exit code and words of `paidonce serve` in each folder; the modules are imported once."""
+    script = """
+import os, pathlib, signal, sys
+import paidonce.server
+from paidonce.cli import main
+os.environ.pop("TEST_NOT_SET", None)
+os.environ["TEST_EMPTY"] = ""
+for folder in sorted(pathlib.Path.cwd().iterdir()):
+    child = os.fork()
+    if child == 0:
+        os.chdir(folder)
+        told = os.open("told", os.O_WRONLY | os.O_CREAT)
+        os.dup2(told, 1)
+        os.dup2(told, 2)
+        sys.argv = ["paidonce", "serve"]
+        if not folder.name.startswith("port"):
+            sys.argv += ["--port", "0"]
+        signal.alarm(5)  # ends one that started in spite of its mistake
+        main()
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    (folder / "code").write_text(str(code))
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=folder, check=True, timeout=120)
+    return {
+        one.name: (int((one / "code").read_text()), (one / "told").read_text())
+        for one in folder.iterdir()
+    }
+
+
 def free_port() -> int:
     """A port that nobody listens on."""
     with socket.socket() as listener:

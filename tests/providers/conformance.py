@@ -1,18 +1,19 @@
 """What every provider has to do, whatever its gateway (PRV-9): one suite, one `Case` each.
 
-A provider joins by adding its case to `CASES` in `test_conformance.py`.
+A provider joins by adding its case to `CASES` in `cases.py`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Final
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
 
 from paidonce.domain.events import PaymentEvent
-from paidonce.providers.contract import Delivery, Provider
+from paidonce.providers.contract import Delivery, Identity, Provider
 
 RECEIVED_AT: Final = datetime(2026, 11, 15, 12, tzinfo=UTC)
 SECRETS: Final = ("the-first-secret", "the-second-secret")
+TOLERANCE_S: Final = 300
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,18 @@ class Said:
     email: str | None = "buyer@example.com"
 
 
-MakeProvider = Callable[[Sequence[str]], Provider]
-MakeDelivery = Callable[[Said, str], Delivery]
-"""An authentic delivery, made without the provider's code, signed with the secret given."""
+class MakeProvider(Protocol):
+    """A source with these secrets, each in the form that the gateway gives it."""
+
+    def __call__(
+        self, *secrets: str, currency: str = "RUB", tolerance_s: int | None = TOLERANCE_S
+    ) -> Provider: ...
+
+
+class MakeDelivery(Protocol):
+    """An authentic delivery, made without the provider's code, signed with the secret given."""
+
+    def __call__(self, said: Said, secret: str, sent_at: datetime) -> Delivery: ...
 
 
 @dataclass(frozen=True)
@@ -41,23 +51,44 @@ class Case:
     deliver: MakeDelivery
     signature_header: str
     unknown_kind: str
+    unknown_payment_id: str | None = "p-1"
+    """The payment of an event of that kind, where it still names one."""
     wrong_signatures: Mapping[str, str] = field(default_factory=dict)
     """Signatures that are wrong by their form alone."""
+    signed_headers: tuple[str, ...] = ()
     signs_whole_body: bool = True
+    signs_time: bool = False
+    keeps_proof: bool = True
+    """Whether what is kept as evidence proves the delivery again: a signature does, no key."""
+    composes: bool = True
 
     def __str__(self) -> str:
         return self.name
 
     @property
     def configured(self) -> Provider:
-        return self.provider(SECRETS)
+        return self.provider(*SECRETS)
 
-    def authentic(self, said: Said | None = None, secret: str = SECRETS[0]) -> Delivery:
-        return self.deliver(said or Said(), secret)
+    def authentic(
+        self,
+        said: Said | None = None,
+        secret: str = SECRETS[0],
+        sent_at: datetime = RECEIVED_AT,
+    ) -> Delivery:
+        return self.deliver(said or Said(), secret, sent_at)
+
+    def late_by(self, seconds: float) -> Delivery:
+        """A delivery that was signed so long before it arrived."""
+        return self.authentic(sent_at=RECEIVED_AT - timedelta(seconds=seconds))
+
+    def identified(self, said: Said) -> Identity:
+        """Which event an authentic delivery carries."""
+        return self.provider(*SECRETS, currency=said.currency).identify(self.authentic(said))
 
     def paid(self, said: Said) -> PaymentEvent:
         """What an authentic delivery of a payment says."""
-        event = self.configured.translate(self.authentic(said))
+        provider = self.provider(*SECRETS, currency=said.currency)
+        event = provider.translate(self.authentic(said))
         assert isinstance(event, PaymentEvent)
         return event
 
@@ -71,3 +102,8 @@ def changed(
         delivery.body if body is None else body,
         delivery.received_at,
     )
+
+
+def with_header(delivery: Delivery, name: str, value: str) -> Delivery:
+    """The delivery with one other header."""
+    return changed(delivery, headers={**delivery.headers, name: value})

@@ -6,7 +6,7 @@ import pytest
 
 from paidonce.errors import ConfigurationError
 from paidonce.providers import configured_providers
-from paidonce.providers.contract import Provider
+from paidonce.providers.contract import Provider, Setup
 from paidonce.providers.tilda import Tilda
 from paidonce.settings import Settings, SourceSettings
 
@@ -16,12 +16,10 @@ from dataclasses import dataclass
 @dataclass
 class Acme:
     name = "acme"
-    secrets: tuple
-    options: dict
-    key: str
+    setup: object
 
-def configure(secrets, options, key):
-    return Acme(tuple(secrets), dict(options), key)
+def configure(setup):
+    return Acme(setup)
 """
 
 
@@ -52,18 +50,17 @@ def test_a_registered_provider_is_found() -> None:
 def test_a_provider_of_another_package_is_found_by_its_entry_point(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """PRV-1: and gets its secrets resolved, its own options and the key to name."""
+    """PRV-1 PRV-8: with secrets resolved, its own options, the key to name and the tolerance."""
     monkeypatch.setenv("ACME_SECRET", "resolved")
     source = SourceSettings.model_validate(
-        {"provider": "acme", "secrets": ["env:ACME_SECRET"], "region": "eu"}
+        {"provider": "acme", "secrets": ["env:ACME_SECRET"], "region": "eu", "tolerance_s": 60}
     )
     provider = configured("shop", source)
     assert provider.name == "acme"
-    assert vars(provider) == {
-        "secrets": ("resolved",),
-        "options": {"region": "eu"},
-        "key": "sources.shop",
-    }
+    expected = Setup("sources.shop", ("resolved",), {"region": "eu"}, 60)
+    assert vars(provider) == {"setup": expected}
+    accepting = source.model_copy(update={"stale": "accept"})
+    assert vars(configured("shop", accepting))["setup"].tolerance_s is None
 
 
 @pytest.mark.usefixtures("_installed")
@@ -81,4 +78,4 @@ def test_an_unknown_provider_is_refused_with_those_that_are_known() -> None:
     told = str(caught.value)
     assert "sources.shop.provider" in told
     assert "'tida'" in told
-    assert "acme, tilda" in told
+    assert "acme, standard, tilda" in told

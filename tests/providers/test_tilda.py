@@ -15,11 +15,11 @@ from paidonce.domain.events import Code, ExternalId, Ignored, PaymentEvent
 from paidonce.domain.money import Money
 from paidonce.errors import ConfigurationError, MalformedError
 from paidonce.providers import configured_providers, tilda
-from paidonce.providers.contract import Delivery, Identity, key_digest
+from paidonce.providers.contract import Delivery, Identity, Setup, key_digest
 from paidonce.settings import Settings, SourceSettings
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
-TILDA = tilda.configure(["secret"], {}, "sources.test")
+TILDA = tilda.configure(Setup("sources.test", ("secret",)))
 USUAL: dict[str, Any] = {
     "external_payment_id": "p-1",
     "event_id": "evt-1",
@@ -93,6 +93,7 @@ def test_two_statuses_count(status: str) -> None:
         " paid",
         "paid ",
         "x",
+        "order.paid",
         "оплачено",
     ],
 )
@@ -295,7 +296,7 @@ def test_any_amount_has_a_fingerprint_or_is_malformed(amount: object) -> None:
 
 def test_the_answer_is_json_with_status_and_event_id() -> None:
     """REC-5 section 15"""
-    kind, body = TILDA.acknowledge("success", UUID(int=7))
+    kind, body = TILDA.acknowledge("success", UUID(int=7), delivery())
     assert kind == "application/json"
     assert json.loads(body) == {"status": "success", "event_id": str(UUID(int=7))}
 
@@ -303,7 +304,7 @@ def test_the_answer_is_json_with_status_and_event_id() -> None:
 def test_a_source_without_secrets_is_refused() -> None:
     """PRV-7"""
     with pytest.raises(ConfigurationError, match=r"sources\.shop\.secrets"):
-        tilda.configure([], {}, "sources.shop")
+        tilda.configure(Setup("sources.shop"))
 
 
 @pytest.mark.parametrize("secret", ["", " "])
@@ -317,4 +318,4 @@ def test_a_provider_that_is_given_an_empty_secret_is_refused(secret: str) -> Non
 def test_a_setting_that_tilda_does_not_have_is_refused() -> None:
     """USE-3"""
     with pytest.raises(ConfigurationError, match=r"sources\.shop\.api_key"):
-        tilda.configure(["secret"], {"api_key": "x"}, "sources.shop")
+        tilda.configure(Setup("sources.shop", ("secret",), {"api_key": "x"}))

@@ -30,13 +30,20 @@ class Plain:
     """A provider whose gateway signs nothing and says canonical events as JSON."""
 
     name: ClassVar = "plain"
-    signature_method: ClassVar = "none"
     content_types: ClassVar = frozenset({"application/json"})
-    evidence_headers: ClassVar = frozenset({"content-type"})
     links_by_email: ClassVar = True
+
+    def pong(self, body: bytes) -> None:
+        return None
 
     def verify(self, delivery: Delivery) -> None:
         pass
+
+    def signature_method(self, delivery: Delivery) -> str:
+        return "none"
+
+    def evidence(self, headers: Mapping[str, str]) -> dict[str, str]:
+        return {name: value for name, value in headers.items() if name == "content-type"}
 
     def identify(self, delivery: Delivery) -> Identity:
         said = json.loads(delivery.body)
@@ -56,7 +63,7 @@ class Plain:
             plan_id=said.get("plan_id"),
         )
 
-    def acknowledge(self, status: str, event_id: UUID) -> tuple[str, bytes]:
+    def acknowledge(self, status: str, event_id: UUID, delivery: Delivery) -> tuple[str, bytes]:
         return "text/plain", f"{status} {event_id}".encode()
 
     def compose(self, sample: Sample) -> tuple[dict[str, str], bytes]:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -16,7 +16,7 @@ from paidonce.domain.events import PaymentId, SourceId, SubscriptionId, UserId
 from paidonce.domain.money import Money
 from paidonce.domain.payments import Facts, Payment
 from paidonce.domain.subscriptions import Subscription, SubscriptionStatus
-from paidonce.store import due, listings, settlement
+from paidonce.store import due, listings, months, retention, settlement
 from paidonce.store.db import Database
 from paidonce.store.listings import FIRST_ID, LAST_ID, first_id_at
 from paidonce.store.queries import Connection, Query
@@ -36,6 +36,8 @@ LARGE: Final = (
     "subscriptions",
     "users",
     "due",
+    "audit_log",
+    "outbox",
 )
 
 FILL: Final = """
@@ -73,6 +75,15 @@ INSERT INTO webhook_events (
 SELECT event_id, 1, CASE WHEN n > {unusual} THEN 'PROCESSED' ELSE 'VALIDATED' END, 'p-' || n,
        true, 'none', false, 0, now(), CASE WHEN n > {unusual} THEN now() END, 'r', '{{}}', ''
   FROM numbered;
+
+INSERT INTO audit_log (at, action, success)
+SELECT now() - interval '1 year' + n * interval '1 minute', 'a', true FROM counted;
+
+INSERT INTO outbox (aggregate_type, aggregate_id, type, version, payload, occurred_at,
+                    published_at)
+SELECT 'payment', id, 't', 1, '{{}}', now() - interval '1 year' + n * interval '1 minute',
+       now() - interval '1 year' + n * interval '1 minute'
+  FROM counted;
 
 INSERT INTO due (run_at, event_id, waits_on)
 SELECT now() - interval '1 hour' + n * interval '1 second', event_id,
@@ -326,6 +337,29 @@ async def test_plans_that_are_made_on_empty_tables_are_right_for_full_ones(
     assert_no_table_is_read_through(nodes)
 
 
+async def test_claims_that_are_planned_on_an_empty_queue_are_right_for_a_full_one(
+    database: Database,
+) -> None:
+    """DAT-2: each finds its rows by the index that is made for it."""
+    async with database.transaction() as connection:
+        await ensure_partitions(connection, NOW)
+        await connection.execute("ANALYZE due")
+    pinned = await database.dedicated()
+    some: dict[str, Any] = {name: UUID(int=1) for name in ("first_id", "last_id")}
+    async with _undone(pinned):
+        taken = await explained(pinned, due.QUERIES["take_due"], limit=64, not_before=due.LONG_AGO)
+        claimed = await explained(pinned, due.QUERIES["claim"], event_id=[UUID(int=1)], **some)
+    await pinned.close()
+    assert _indexes(taken) == {"due_run_at"}
+    assert _indexes(claimed) == {"due_event", "due_pkey"}
+
+
+def _indexes(nodes: list[Node]) -> set[str]:
+    """By which indexes the queue is read."""
+    named = (str(node.get("Index Name", "")) for node in nodes)
+    return {name for name in named if name.startswith("due_")}
+
+
 @pytest.mark.parametrize("limit", [1, 64])
 async def test_taking_what_is_due_costs_what_is_taken(connection: Connection, limit: int) -> None:
     """DAT-2 RET-4: not what waits, and not what is stored."""
@@ -339,22 +373,6 @@ async def test_taking_visits_only_the_months_of_what_it_takes(pinned: Connection
     """DAT-2: those that waited longest are all of the first month."""
     query = due.QUERIES["take_due"]
     nodes = await explained(pinned, query, limit=UNUSUAL, not_before=due.LONG_AGO)
-    assert len(partitions_read(nodes)) == 1
-
-
-async def test_naming_what_is_tried_next_reads_one_row(pinned: Connection) -> None:
-    """DAT-2"""
-    nodes = await explained(pinned, due.QUERIES["start_next"])
-    assert_no_table_is_read_through(nodes)
-    assert_few_rows_are_touched(nodes, 1)
-
-
-async def test_taking_what_was_named_reads_one_row(connection: Connection) -> None:
-    """DAT-2"""
-    (event_id,) = await event_ids(connection, "ASC", 1)
-    nodes = await explained(connection, due.QUERIES["take_started"], warm=6, event_id=event_id)
-    assert_no_table_is_read_through(nodes)
-    assert_few_rows_are_touched(nodes, 1)
     assert len(partitions_read(nodes)) == 1
 
 
@@ -530,3 +548,61 @@ async def test_what_is_asked_at_each_scrape_reads_only_what_waits(
     nodes = await explained(pooled, listings.QUERIES[name], warm=6)
     assert "Seq Scan" not in {node["Node Type"] for node in nodes if _table(node) in LARGE}
     assert_few_rows_are_touched(nodes, 5 * UNUSUAL)
+
+
+PAGE: Final = 100
+YEAR_AGO: Final = NOW - timedelta(days=365)
+
+
+@pytest.mark.parametrize("after", [0, 5_000])
+@pytest.mark.parametrize("before", [YEAR_AGO, NOW], ids=["nothing is old", "all is old"])
+@pytest.mark.parametrize("name", ["audit", "outbox"])
+async def test_sweeping_costs_one_page(
+    pooled: Connection, name: str, before: datetime, after: int
+) -> None:
+    """DAT-2 DAT-3: whether anything in it is old or not."""
+    values: dict[str, Any] = {"after": after, "before": before, "limit": PAGE}
+    nodes = await explained(pooled, retention.QUERIES[name], warm=1, **values)
+    assert "Seq Scan" not in {node["Node Type"] for node in nodes if _table(node) in LARGE}
+    assert_few_rows_are_touched(nodes, PAGE)
+
+
+async def test_sweeping_evidence_costs_one_page(pooled: Connection) -> None:
+    """DAT-2 DAT-3: of what failed for good, however many events there are."""
+    await pooled.execute(
+        "UPDATE webhook_events SET status = 'FAILED_FINAL', error_code = 'INVALID_SIGNATURE',"
+        " signature_valid = external_payment_id LIKE '%0' WHERE external_payment_id LIKE 'p-1__'"
+        " AND status = 'PROCESSED'"
+    )
+    values: dict[str, Any] = {"after": FIRST_ID, "before": first_id_at(NOW), "limit": 20}
+    nodes = await explained(pooled, retention.QUERIES["evidence"], **values)
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, 2 * 20)
+    (deleted,) = {node["Actual Rows"] for node in nodes if node.get("Operation") == "Delete"}
+    assert 0 < deleted < 20
+
+
+@pytest.mark.parametrize("before", [FIRST_ID, LAST_ID], ids=["nothing is old", "all is old"])
+async def test_sweeping_keys_reads_the_blocks_it_is_told_to(
+    pooled: Connection, before: UUID
+) -> None:
+    """DAT-2 DAT-3 INB-4: no index by age is paid for by every event."""
+    values: dict[str, Any] = {"after": 2, "before": before, "limit": 3}
+    nodes = await explained(pooled, retention.QUERIES["keys"], warm=1, **values)
+    (read,) = [node for node in nodes if node.get("Relation Name") == "event_keys"
+               and "Scan" in node["Node Type"]]  # fmt: skip
+    assert read["Node Type"] == "Tid Range Scan"
+    assert_few_rows_are_touched([read], 3 * 8192 // 64)
+
+
+async def test_asking_whether_something_waits_in_a_month_reads_only_what_waits(
+    pooled: Connection,
+) -> None:
+    """DAT-2 INB-4"""
+    for ahead in (-1, 1):
+        first, end = _first_of_month(ahead), _first_of_month(ahead + 1)
+        values: dict[str, Any] = {"first_id": first_id_at(first), "end_id": first_id_at(end)}
+        nodes = await explained(pooled, months.QUERIES["something_waits"], **values)
+        assert_no_table_is_read_through(nodes)
+        assert_few_rows_are_touched(nodes, UNUSUAL)
+        assert len(partitions_planned(nodes)) == 1

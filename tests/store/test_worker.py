@@ -95,27 +95,24 @@ async def test_an_event_that_somebody_has_in_hand_stays_in_the_queue(
         await connection.execute(WAKE, item.event_id)
     assert await worker.run_once() == 0
     assert await shop.number("due") == 2, "the claim is not committed, and the other row is kept"
-    pid = other.get_server_pid()
     other.terminate()  # as if its process had been killed
-    await _until_gone(shop, pid)
-    assert await worker.run_once() == 1
+    await other.close()
+    await _until_gone(worker)
     assert await applied(shop) == 1
     assert await shop.number("due") == 0
 
 
-@pytest.mark.parametrize("how", ["due", "waiting", "started"])
+@pytest.mark.parametrize("how", ["due", "waiting"])
 async def test_no_claim_waits_for_an_event_that_somebody_has_in_hand(
     shop: Stage, settler: Settler, how: str
 ) -> None:
     """RET-4: nor for a row of the queue that came while it was in hand."""
-    item = shop.paid("p")
-    await settler.settle([item])
+    await settler.settle([shop.paid("p")])
     await make_due(shop)
     (waiting,) = await shop.rows("SELECT event_id, waits_on FROM due")
     claims = {
         "due": lambda connection: due.DueClaims().take(connection, 9),
         "waiting": lambda connection: due.claim_waiting(connection, [waiting["waits_on"]], 9),
-        "started": lambda connection: due.claim_started(connection, item.event_id),
     }
     one, other = await shop.database.dedicated(), await shop.database.dedicated()
     async with one.transaction(), other.transaction():
@@ -144,20 +141,6 @@ async def test_a_row_of_the_queue_that_somebody_holds_is_left_to_him(
         assert await worker.run_once() == 1
     assert await applied(shop) == 1
     assert await shop.number("due") == 1, "the row that was held; its event is final now"
-
-
-async def test_what_is_started_next_is_not_what_somebody_has_in_hand(
-    shop: Stage, settler: Settler
-) -> None:
-    """RET-4 RET-3"""
-    first, second = await stored(shop, settler, "p-1", "p-2")
-    one, other = await shop.database.dedicated(), await shop.database.dedicated()
-    async with one.transaction():
-        claim = await due.DueClaims().take(one, 1)
-        assert [event.event_id for event in claim.events] == [first.event_id]
-        assert await due.start_next(other) == second.event_id
-    for connection in (one, other):
-        await connection.close()
 
 
 class ProcessEnds(BaseException):
@@ -305,9 +288,8 @@ async def test_an_event_that_ends_the_process_each_time_becomes_a_dead_letter(
 ) -> None:
     """RET-3: it is noticed because its start is committed before it is tried."""
     bad, *good = await stored(shop, settler, "deadly", "p-1", "p-2")
-    async with shop.database.connection() as connection:
-        for _ in range(MAX_STARTS):
-            assert await due.start_next(connection) == bad.event_id
+    for _ in range(MAX_STARTS):
+        await end_over_the_next_event(shop)
     assert await worker.run_carefully() == 1
     row = await shop.event_row(bad)
     assert (row["status"], row["error_code"]) == ("DEAD_LETTER", "INTERNAL")
@@ -316,6 +298,59 @@ async def test_an_event_that_ends_the_process_each_time_becomes_a_dead_letter(
         assert await worker.run_carefully() == 1
         assert (await shop.event_row(item))["status"] == "PROCESSED"
     assert await worker.run_carefully() == 0
+    assert await shop.number("started") == 0
+
+
+async def end_over_the_next_event(shop: Stage) -> None:
+    """What is left by a process that ended while it settled the event that is due first."""
+    connection = await shop.database.dedicated()
+    transaction = connection.transaction()
+    await transaction.start()
+    await due.DueClaims().take_marked(connection, shop.database)
+    await transaction.rollback()
+    await connection.close()
+
+
+async def test_workers_that_start_together_take_nothing_for_deadly(
+    shop: Stage, settler: Settler
+) -> None:
+    """RET-3 RET-4: only who holds an event can say that it is tried."""
+    names = [f"p-{number}" for number in range(60)]
+    await stored(shop, settler, *names)
+    workers = [Worker(shop.database, shop.rules) for _ in range(6)]
+    while sum(await asyncio.gather(*(one.run_carefully() for one in workers))):
+        pass
+    for one in workers:
+        await one.close()
+    assert await applied(shop) == len(names)
+    assert await shop.rows("SELECT 1 FROM webhook_events WHERE status = 'DEAD_LETTER'") == []
+    assert await shop.number("started") == 0
+
+
+async def test_a_failure_that_is_survived_does_not_make_an_event_deadly(
+    shop: Stage, settler: Settler
+) -> None:
+    """RET-3"""
+    (item,) = await stored(shop, settler, "p")
+    async with shop.database.connection() as connection:
+        await connection.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " RAISE EXCEPTION 'no room' USING ERRCODE = '53100'; END $$"
+        )
+        await connection.execute(
+            "CREATE TRIGGER refuse BEFORE INSERT ON payments EXECUTE FUNCTION refuse()"
+        )
+    for _ in range(MAX_STARTS + 1):
+        worker = Worker(shop.database, shop.rules)
+        with pytest.raises(Exception, match="no room"):
+            await worker.run_carefully()
+        await worker.close()
+    async with shop.database.connection() as connection:
+        await connection.execute("DROP TRIGGER refuse ON payments")
+    worker = Worker(shop.database, shop.rules)
+    assert await worker.run_carefully() == 1
+    await worker.close()
+    assert (await shop.event_row(item))["status"] == "PROCESSED"
 
 
 async def test_a_start_that_came_to_its_end_is_forgotten(
@@ -401,6 +436,7 @@ async def test_a_slow_claim_makes_the_next_ones_begin_where_it_ended(
     """DAT-2: and what lies before that is found when all is looked at again."""
     monkeypatch.setattr(due, "CHEAP_CLAIM_S", -1.0)
     monkeypatch.setattr(due, "HINT_FACTOR", 1e9)
+    monkeypatch.setattr(due, "LONGEST_HINT_S", 1e9)
     await stored(shop, settler, "p-1", "p-2")
     claims = due.DueClaims()
     connection = await shop.database.dedicated()
@@ -418,20 +454,21 @@ async def test_a_slow_claim_makes_the_next_ones_begin_where_it_ended(
     await connection.close()
 
 
+async def _until_gone(worker: Worker) -> None:
+    """Work as soon as the server has noticed that whoever held the event is dead."""
+    for _ in range(1_000):
+        if await worker.run_once():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("nobody let go")
+
+
 async def _until_empty(shop: Stage) -> None:
     for _ in range(1_000):
         if await shop.number("due") == 0:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("something waits for ever")
-
-
-async def _until_gone(shop: Stage, pid: int) -> None:
-    for _ in range(1_000):
-        if not await shop.rows("SELECT 1 FROM pg_stat_activity WHERE pid = $1", pid):
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it has not noticed that nobody is there")
 
 
 async def _until_listening(connection: Any, besides: int = 0) -> int:

@@ -46,6 +46,9 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (settings.server.mode, settings.server.max_body_bytes) == ("inline", 262_144)
     retry = settings.retry
     assert (retry.attempts, retry.initial_s, retry.factor, retry.max_s) == (5, 1.0, 2.0, 60.0)
+    kept = settings.retention
+    assert (kept.payloads_days, kept.old_months, kept.evidence_days) == (400, "drop", 30)
+    assert (kept.audit_days, kept.outbox_days, kept.keys_days) == (400, 30, 0)
 
 
 def test_the_documented_example_is_read(written: Written) -> None:
@@ -159,6 +162,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
             '[plans.m]\nprice = "1"\ncurrency = "RUB"\ndays = 1\nmonths = 1\n',
             ["plans.m", "days or months"],
         ),
+        ("[retention]\npayloads_days = 30\n", ["retention.payloads_days", "30", "31", "0"]),
+        ("[retention]\npayloads_days = -1\n", ["retention.payloads_days", "-1"]),
+        ("[retention]\nkeys_days = -7\n", ["retention.keys_days", "-7"]),
+        ('[retention]\nold_months = "burn"\n', ["old_months", "'burn'", "drop", "detach"]),
         ("[server\n", ["some.toml", "line 1"]),
     ],
 )

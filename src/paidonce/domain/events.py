@@ -52,6 +52,7 @@ class Code(StrEnum):
     """Why an event did not simply succeed. Stable: other programs are written against these."""
 
     INVALID_SIGNATURE = "INVALID_SIGNATURE"
+    TIMESTAMP_EXPIRED = "TIMESTAMP_EXPIRED"
     MALFORMED = "MALFORMED"
     NON_SUCCESS_STATUS = "NON_SUCCESS_STATUS"
     AMOUNT_MISMATCH = "AMOUNT_MISMATCH"

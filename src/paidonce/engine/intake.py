@@ -1,9 +1,10 @@
 """From a delivery's bytes to its verdict: verify, identify, translate, and join the group."""
 
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Final
 
 from uuid_utils.compat import uuid7
@@ -17,12 +18,17 @@ from paidonce.errors import (
     DatabaseAwayError,
     IntakeFullError,
     RefusedError,
+    TimestampExpiredError,
 )
-from paidonce.providers.contract import Delivery, key_digest
+from paidonce.providers.contract import DIGEST_SIZE, Delivery, key_digest
 
 MAX_EVIDENCE_PER_ADDRESS: Final = 60
 MAX_EVIDENCE: Final = 1_000
 """How many refused deliveries are kept in a minute, from one address and from all."""
+MAX_STALE: Final = 60_000
+"""How many stale ones are kept in a minute: far more than an outage leaves behind."""
+MAX_STALE_REMEMBERED: Final = 100_000
+"""How many stale ones are known again when they come again."""
 
 
 class Intake:
@@ -32,6 +38,7 @@ class Intake:
         self._group = group
         self._preset = DEFERRED if is_queued else None
         self._evidence = EvidenceLimit()
+        self._stale = StaleLimit()
         self.sources = sources
 
     async def receive(
@@ -39,7 +46,8 @@ class Intake:
     ) -> Verdict:
         """Accept a delivery; returns when what it says is committed.
 
-        Raises RefusedError (kept as evidence), IntakeFullError or DatabaseAwayError.
+        Raises RefusedError (kept as evidence), IntakeFullError or DatabaseAwayError: a stale
+        delivery that could not be kept is not refused, so that it comes again.
         """
         telemetry.bound(telemetry.RECEIVED, source.provider.name).inc()
         delivery = Delivery(headers, body, datetime.now(UTC))
@@ -52,8 +60,10 @@ class Intake:
             identity = source.provider.identify(delivery)
             event = source.provider.translate(delivery)
         except RefusedError as refusal:
+            is_stale = isinstance(refusal, TimestampExpiredError)
+            is_authentic |= is_stale
             refused = Refused(event_id, source, request, delivery, refusal, is_authentic)
-            await self._keep(refused)
+            await (self._keep_stale(refused) if is_stale else self._keep(refused))
             raise
         key = (source.id, key_digest(identity.key))
         item = Incoming(event_id, source, request, delivery, identity, key, event, self._preset)
@@ -71,6 +81,23 @@ class Intake:
             await self._group.submit(refused)
         except (DatabaseAwayError, IntakeFullError):
             telemetry.EVIDENCE_DROPPED.labels(provider).inc()
+
+    async def _keep_stale(self, refused: Refused) -> None:
+        """Keep what is authentic but late: it may be money. Once, however often it comes (PRV-8).
+
+        Raises IntakeFullError or DatabaseAwayError.
+        """
+        provider = refused.source.provider.name
+        telemetry.STALE.labels(provider).inc()
+        digest = _stale_digest(refused)
+        if not self._stale.allows(digest):
+            telemetry.EVIDENCE_DROPPED.labels(provider).inc()
+            return
+        try:
+            await self._group.submit(refused)
+        except BaseException:
+            self._stale.forget(digest)
+            raise
 
 
 class EvidenceLimit:
@@ -91,3 +118,38 @@ class EvidenceLimit:
             return False
         self._kept[address] += 1
         return True
+
+
+class StaleLimit:
+    """Bounds what stale deliveries can write: each is kept once, and so many in a minute.
+
+    Nobody but the gateway can make a new one, but whoever has captured one can send it for ever.
+    """
+
+    def __init__(self) -> None:
+        self._minute = 0
+        self._kept = 0
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+
+    def allows(self, digest: bytes) -> bool:
+        """Whether this one may be kept; if so, it is counted and remembered."""
+        minute = int(time.monotonic() // 60)
+        if minute != self._minute:
+            self._minute, self._kept = minute, 0
+        if digest in self._seen or self._kept >= MAX_STALE:
+            return False
+        self._kept += 1
+        self._seen[digest] = None
+        if len(self._seen) > MAX_STALE_REMEMBERED:
+            self._seen.popitem(last=False)
+        return True
+
+    def forget(self, digest: bytes) -> None:
+        """It was not kept after all."""
+        self._seen.pop(digest, None)
+
+
+def _stale_digest(refused: Refused) -> bytes:
+    """By the body, which is signed whatever the gateway; headers may not be."""
+    source = refused.source.id.to_bytes(8)
+    return blake2b(source + refused.delivery.body, digest_size=DIGEST_SIZE).digest()

@@ -1,37 +1,91 @@
-"""Keeps the house in order: the months ahead have their partitions before they begin."""
+"""Keeps the house in order: runs each task now and then, in one process at a time."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Protocol
 
+from paidonce.engine.retention import OldMonths, Sweep, sweeps
+from paidonce.settings import RetentionSettings
 from paidonce.store.db import Database
+from paidonce.store.locks import held_by_us
+from paidonce.store.queries import Connection
 from paidonce.store.schema import ensure_partitions
 from paidonce.telemetry import logger
 
 log = logger(__name__)
 
+FIRST_PAUSE_S: Final = 10.0
 PAUSE_S: Final = 3600.0
+PAUSE_WHILE_MORE_S: Final = 1.0
+
+
+class Task(Protocol):
+    """Something that has to be done again and again, and that may be cut short at any moment."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def run_once(self, connection: Connection, now: datetime) -> bool:
+        """Do a bounded part of it; returns whether there is more to do at once."""
+        ...
 
 
 class Janitor:
-    """Runs its tasks now and then; each can be run by itself."""
+    """Runs its tasks; each can be run by itself."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self,
+        database: Database,
+        retention: RetentionSettings,
+        tasks: Sequence[Task] | None = None,
+    ) -> None:
         self._database = database
+        self._tasks = usual_tasks(retention) if tasks is None else tasks
 
     async def run(self) -> None:
         """Work until cancelled."""
+        pause_s = FIRST_PAUSE_S
         while True:
-            await asyncio.sleep(PAUSE_S)
-            try:
-                await self.run_once(datetime.now(UTC))
-            except Exception as error:
-                log.warning("janitor_failed", error=type(error).__name__, detail=str(error))
+            await asyncio.sleep(pause_s)
+            has_more = await self.run_once(datetime.now(UTC))
+            pause_s = PAUSE_WHILE_MORE_S if has_more else PAUSE_S
 
-    async def run_once(self, now: datetime) -> list[str]:
-        """Make the partitions that are missing; returns their names."""
-        async with self._database.connection() as connection:
-            made = await ensure_partitions(connection, now)
+    async def run_once(self, now: datetime) -> bool:
+        """Run every task that no other process is at; returns whether one has more to do.
+
+        What fails is logged, stops no other task, and is tried again the next time.
+        """
+        return any([await self._run_task(task, now) for task in self._tasks])
+
+    async def _run_task(self, task: Task, now: datetime) -> bool:
+        try:
+            async with (
+                self._database.connection() as connection,
+                held_by_us(connection, f"janitor {task.name}") as is_ours,
+            ):
+                return is_ours and await task.run_once(connection, now)
+        except Exception as error:
+            log.warning(
+                "janitor_failed", task=task.name, error=type(error).__name__, detail=str(error)
+            )
+            return False
+
+
+class Partitions:
+    """The months ahead have their partitions before they begin."""
+
+    name = "partitions"
+
+    async def run_once(self, connection: Connection, now: datetime) -> bool:
+        made = await ensure_partitions(connection, now)
         if made:
             log.info("partitions_made", names=made)
-        return made
+        return False
+
+
+def usual_tasks(retention: RetentionSettings) -> list[Task]:
+    """All that a running system needs, the most important first."""
+    months = OldMonths(retention.payloads_days, is_dropped=retention.old_months == "drop")
+    rows: list[Sweep] = sweeps(retention)
+    return [Partitions(), months, *rows]

@@ -17,11 +17,11 @@ from uuid_utils.compat import uuid7
 from paidonce.crashpoints import Point, passing
 from paidonce.domain.email import email_key
 from paidonce.domain.events import PaymentId, UserId
-from paidonce.engine.items import Item, Result, Revisit, Rules, Settled
+from paidonce.engine.claims import settle_claimed
+from paidonce.engine.items import Result, Revisit, Rules, Settled
 from paidonce.engine.names import waiting_digest, waits_for_email, waits_for_payment
 from paidonce.engine.outcomes import report
 from paidonce.engine.settle import settle
-from paidonce.engine.waiting import FOREIGN_DELAY, foreign, waiting_items
 from paidonce.errors import DatabaseAwayError
 from paidonce.store import due, listings, people, settlement
 from paidonce.store.db import Database, Trouble, trouble
@@ -106,10 +106,7 @@ class Linker:
     ) -> Settled:
         digests = [waiting_digest(name) for name in names]
         claim = await due.claim_waiting(connection, digests, MAX_AT_ONCE)
-        for one in foreign(claim.events, self._rules):
-            await due.put_back(connection, one, FOREIGN_DELAY)
-        items: list[Item] = [*waiting_items(claim.events, self._rules), *revisits]
-        settled = await settle(connection, items, self._rules)
+        settled = await settle_claimed(connection, claim, self._rules, revisits=revisits)
         if settled.schedules:
             await due.ring(connection)  # heard when this transaction has committed
         return settled

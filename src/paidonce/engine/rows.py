@@ -1,6 +1,5 @@
 """Rows that a batch writes, built from what was decided."""
 
-from collections.abc import Iterable
 from datetime import datetime
 
 import orjson
@@ -35,7 +34,7 @@ def event_row(
         identity.payment_id if identity else None,
         identity.order if identity else None,
         True if isinstance(item, Incoming) else item.signature_valid,
-        provider.signature_method,
+        provider.signature_method(item.delivery),
         False,
         outcome.code,
         outcome.message,
@@ -46,13 +45,9 @@ def event_row(
         identity.occurred_at if identity else None,
         item.request.remote_address,
         item.request.id,
-        _headers(item.delivery.headers.items(), provider.evidence_headers),
+        orjson.dumps(provider.evidence(item.delivery.headers)).decode(),
         item.delivery.body,
     )
-
-
-def _headers(headers: Iterable[tuple[str, str]], kept: frozenset[str]) -> str:
-    return orjson.dumps({name: value for name, value in headers if name in kept}).decode()
 
 
 def finished_row(event_id: EventId, outcome: Outcome, attempts: int, now: datetime) -> Row:

@@ -13,13 +13,12 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from paidonce.domain.events import Code, EventStatus, Outcome
+from paidonce.domain.events import DEFERRED, Code, EventStatus, Outcome
 from paidonce.engine.items import (
     Incoming,
     Item,
     Refused,
     Result,
-    Revisit,
     Rules,
     Settled,
     Verdict,
@@ -36,6 +35,8 @@ log = logger(__name__)
 MAX_RUNS_TOGETHER: Final = 3
 MAX_RUNS_ALONE: Final = 5
 RERUN_PAUSE_S: Final = 0.01
+PATIENCE_S: Final = 1.5
+"""For how long after a first failure the rest of a batch is tried in smaller parts."""
 CAREFUL_FOR_S: Final = 2.0
 """For how long rows are locked first after one was found to be held by somebody else."""
 ONCE_S: Final = 0.1
@@ -49,45 +50,68 @@ PutOff = Callable[[Item, Exception], Awaitable[Verdict]]
 
 
 async def settle_whatever_happens(
-    items: Sequence[Item], attempt: Attempt, put_off: PutOff
+    items: Sequence[Item], attempt: Attempt, put_off: PutOff, deadline_s: float | None = None
 ) -> Settled:
-    """Settle all that can be settled. Raises only what means that the database is away."""
+    """Settle all that can be settled, and put off what cannot.
+
+    Gives up soon after the first failure: what waits behind a lock that is held for long must not
+    be asked one by one. Raises what means that the database is away.
+    """
     error: Exception | None = None
     for run in range(MAX_RUNS_ALONE if len(items) == 1 else MAX_RUNS_TOGETHER):
         try:
             return await attempt(items)
         except Exception as failure:
             error = failure
-            match trouble(failure):
-                case Trouble.AWAY:
-                    raise
-                case Trouble.RERUN:
-                    await asyncio.sleep(RERUN_PAUSE_S * run * random.random())
-                case Trouble.POISON | None:
-                    break
+            deadline_s = deadline_s or time.monotonic() + PATIENCE_S
+            if trouble(failure) is Trouble.AWAY:
+                raise
+            if trouble(failure) is not Trouble.RERUN or is_lock_timeout(failure):
+                break
+            await asyncio.sleep(RERUN_PAUSE_S * run * random.random())
     assert error is not None
+    assert deadline_s is not None
+    if time.monotonic() > deadline_s:
+        return Settled(datetime.now(UTC), [await put_off(item, error) for item in items])
     if len(items) == 1:
-        return await _settle_alone(items[0], error, attempt, put_off)
+        return await _settle_alone(items[0], error, attempt, put_off, deadline_s)
     log.warning("batch_halved", items=len(items), exc_info=error)
     middle = len(items) // 2
-    first = await settle_whatever_happens(items[:middle], attempt, put_off)
-    second = await settle_whatever_happens(items[middle:], attempt, put_off)
+    first = await settle_whatever_happens(items[:middle], attempt, put_off, deadline_s)
+    second = await settle_whatever_happens(items[middle:], attempt, put_off, deadline_s)
     schedules = first.schedules or second.schedules
     return Settled(second.now, first.verdicts + second.verdicts, schedules)
 
 
-async def _settle_alone(item: Item, error: Exception, attempt: Attempt, put_off: PutOff) -> Settled:
-    """Store an event that the database refuses without its effect, so that a person sees it."""
-    can_be_simpler = isinstance(item, Incoming | Waiting) and item.preset is None
-    if not can_be_simpler or trouble(error) is Trouble.RERUN:
+async def _settle_alone(
+    item: Item, error: Exception, attempt: Attempt, put_off: PutOff, deadline_s: float
+) -> Settled:
+    """Store an event without its effect: for later if it is held up, failed if it is refused."""
+    is_held = trouble(error) is Trouble.RERUN
+    simpler = _deferred(item) if is_held else _poisoned(item, error)
+    if simpler is None:
         return Settled(datetime.now(UTC), [await put_off(item, error)])
-    assert isinstance(item, Incoming | Waiting)
+    return await settle_whatever_happens([simpler], attempt, put_off, deadline_s)
+
+
+def _deferred(item: Item) -> Item | None:
+    """The delivery, stored and nothing else; None if that is what it was already."""
+    if isinstance(item, Incoming) and item.preset is None:
+        return replace(item, preset=DEFERRED)
+    return None
+
+
+def _poisoned(item: Item, error: Exception) -> Item | None:
+    """The event as one that failed, with nothing that a column cannot hold; None if it is that."""
+    if not isinstance(item, Incoming | Waiting):
+        return None
+    if item.preset is not None and item.preset.code is Code.INTERNAL:
+        return None
     log.error("event_poisoned", webhook_event_id=str(item.event_id), exc_info=error)
     fault = f"the database refused it: {type(error).__name__}"
     outcome = Outcome(EventStatus.FAILED_RETRYABLE, Code.INTERNAL, fault)
     identity = replace(item.identity, **_storable(item.identity))
-    poisoned = replace(item, identity=identity, preset=outcome)
-    return await settle_whatever_happens([poisoned], attempt, put_off)
+    return replace(item, identity=identity, preset=outcome)
 
 
 class Settler:
@@ -137,7 +161,7 @@ class Settler:
 
     async def _put_off(self, item: Item, error: Exception) -> Verdict:
         """Nothing is stored of it. Whoever sent it has to send it again."""
-        if isinstance(item, Revisit):
+        if not isinstance(item, Incoming | Refused):
             raise error
         is_evidence = isinstance(item, Refused)
         log.error(

@@ -1,9 +1,7 @@
 """Stored events made ready to be settled again, from their raw bytes."""
 
 import time
-from collections.abc import Callable, Iterable
-from datetime import timedelta
-from typing import Final
+from collections.abc import Iterable
 
 from paidonce.domain.events import Code, EventStatus, Ignored, Outcome, PaymentEvent
 from paidonce.engine.items import MAX_MESSAGE, Request, Rules, Source, Waiting
@@ -14,30 +12,22 @@ from paidonce.telemetry import logger
 
 log = logger(__name__)
 
-FOREIGN_DELAY: Final = timedelta(hours=1)
-"""After how long an event whose source is not configured here is due again."""
-
 
 def waiting_items(
     claimed: Iterable[Claimed],
     rules: Rules,
-    preset: Callable[[Claimed], Outcome | None] = lambda _: None,
+    preset: Outcome | None = None,
 ) -> list[Waiting]:
     """What the claimed events say. They were verified when they arrived.
 
-    Events of a source that is not configured here are left out; see `foreign`. An event with a
-    preset outcome is not even read.
+    Events of a source that is not configured here are left out. With a preset outcome they are not
+    even read.
     """
     return [
-        _waiting(one, rules.sources[one.source_id], preset(one))
+        _waiting(one, rules.sources[one.source_id], preset)
         for one in claimed
         if one.source_id in rules.sources
     ]
-
-
-def foreign(claimed: Iterable[Claimed], rules: Rules) -> list[Claimed]:
-    """The events that cannot be read, because their source is not configured here any more."""
-    return [one for one in claimed if one.source_id not in rules.sources]
 
 
 def _waiting(claimed: Claimed, source: Source, preset: Outcome | None) -> Waiting:

@@ -1,20 +1,21 @@
 """The gateways that Paidonce can read, by name."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import Final
 
 from paidonce.errors import ConfigurationError
-from paidonce.providers import tilda
-from paidonce.providers.contract import Provider
+from paidonce.providers import standard, tilda
+from paidonce.providers.contract import Provider, Setup
 from paidonce.settings import Settings, SourceSettings, resolve_secret
 
-Configure = Callable[[Sequence[str], Mapping[str, Any], str], Provider]
-"""Makes a provider from a source's secrets, its own options and the settings key to name."""
+Configure = Callable[[Setup], Provider]
+"""Makes a provider from what a source's settings give it. Raises ConfigurationError."""
 
 ENTRY_POINTS: Final = "paidonce.providers"
 
 REGISTRY: Final[Mapping[str, Configure]] = {
+    "standard": standard.configure,
     "tilda": tilda.configure,
 }
 
@@ -27,11 +28,12 @@ def configured_providers(settings: Settings) -> dict[str, Provider]:
 def _configured(name: str, source: SourceSettings) -> Provider:
     key = f"sources.{name}"
     configure = _find(source.provider, key)
-    secrets = [
+    secrets = tuple(
         resolve_secret(secret, f"{key}.secrets[{index}]")
         for index, secret in enumerate(source.secrets)
-    ]
-    return configure(secrets, source.options, key)
+    )
+    tolerance_s = source.tolerance_s if source.stale == "reject" else None
+    return configure(Setup(key, secrets, source.options, tolerance_s))
 
 
 def _find(provider: str, key: str) -> Configure:

@@ -4,9 +4,9 @@
 the event says. A provider reads the bytes as they arrived and keeps nothing.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, ClassVar, Final, Protocol, TypeVar
@@ -15,12 +15,14 @@ from uuid import UUID
 import orjson
 
 from paidonce.domain.events import Ignored, PaymentEvent
+from paidonce.errors import ConfigurationError
 from paidonce.providers.json_strict import parse_object
 
 T = TypeVar("T")
 
 DIGEST_SIZE: Final = 16
 FINGERPRINT_VERSION: Final = 1
+DEFAULT_TOLERANCE_S: Final = 300
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,45 @@ class Delivery:
         """The body as a JSON object, strictly read, once. Raises MalformedError."""
         return parse_object(self.body)
 
-    def read(self, reader: Callable[[Mapping[str, Any]], T]) -> T:
-        """What the reader makes of the JSON body, made once for all the verbs of a provider."""
+    def read(self, reader: Callable[["Delivery"], T]) -> T:
+        """What the reader makes of the delivery, made once for all the verbs of a provider."""
         made: dict[object, T] = self.__dict__.setdefault("made", {})
-        if reader not in made:
-            made[reader] = reader(self.json)
-        return made[reader]
+        known = made.get(reader)
+        if known is None:
+            known = made[reader] = reader(self)
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a source's settings give its provider."""
+
+    key: str
+    """The settings key of the source, such as `sources.shop`, for errors to name."""
+    secrets: tuple[str, ...] = ()
+    """As they are, no references any more."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The source's settings that are not every source's."""
+    tolerance_s: int | None = DEFAULT_TOLERANCE_S
+    """How far a delivery's own time may be from its arrival; None accepts any."""
+
+    def needed_secrets(self) -> tuple[str, ...]:
+        """The secrets: at least one, and none empty. Raises ConfigurationError."""
+        if not self.secrets:
+            raise ConfigurationError(f'{self.key}.secrets: is needed, such as ["env:SHOP_SECRET"]')
+        for index, secret in enumerate(self.secrets):
+            if not secret.strip():
+                raise ConfigurationError(f"{self.key}.secrets[{index}]: the secret is empty")
+        return self.secrets
+
+    def refuse_options_but(self, known: Collection[str]) -> None:
+        """Raises ConfigurationError when there is an option that the provider does not have."""
+        for option in self.options:
+            if option not in known:
+                others = ", ".join(sorted(known)) or "none"
+                raise ConfigurationError(
+                    f"{self.key}.{option}: this provider has no such setting; its own are {others}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +109,25 @@ class Sample:
     event_id: str | None = None
     email: str | None = None
     plan_id: str | None = None
+    sent_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 class Provider(Protocol):
     """One configured source's way of reading its gateway."""
 
     name: ClassVar[str]
-    signature_method: ClassVar[str]
     content_types: ClassVar[frozenset[str]]
-    evidence_headers: ClassVar[frozenset[str]]
-    """The headers that verification needs; they are kept beside the raw bytes."""
     links_by_email: ClassVar[bool]
     """Whether sources of this provider link by e-mail unless they say otherwise."""
 
+    def pong(self, body: bytes) -> tuple[str, bytes] | None:
+        """Content type and body of the answer to a ping, which is no event; None to all else."""
+
     def verify(self, delivery: Delivery) -> None:
-        """Raises InvalidSignatureError unless the delivery comes from the gateway."""
+        """Raises InvalidSignatureError unless the delivery comes from the gateway.
+
+        Raises TimestampExpiredError when it does, but at a time too far from its arrival.
+        """
 
     def identify(self, delivery: Delivery) -> Identity:
         """Which event this is. Raises MalformedError."""
@@ -96,11 +135,23 @@ class Provider(Protocol):
     def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
         """What the event says. Raises MalformedError."""
 
-    def acknowledge(self, status: str, event_id: UUID) -> tuple[str, bytes]:
+    def signature_method(self, delivery: Delivery) -> str:
+        """How the delivery proves, or claims, where it comes from. For the statistics."""
+
+    def evidence(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """The headers to keep beside the raw bytes: those that the verbs need, and no secret."""
+
+    def acknowledge(self, status: str, event_id: UUID, delivery: Delivery) -> tuple[str, bytes]:
         """Content type and body of the answer to a delivery that was accepted."""
 
     def compose(self, sample: Sample) -> tuple[dict[str, str], bytes]:
         """Headers and body of an authentic delivery that says what the sample asks for."""
+
+
+def json_acknowledgement(status: str, event_id: UUID) -> tuple[str, bytes]:
+    """The answer of gateways that dictate none."""
+    said = {"status": status, "event_id": event_id}
+    return "application/json", orjson.dumps(said, default=str)
 
 
 def key_digest(key: str) -> bytes:

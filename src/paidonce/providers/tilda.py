@@ -1,99 +1,125 @@
-"""Tilda: the JSON contract of a site's own payment webhook.
+"""Tilda: the JSON contract of a site's own payment webhook, and the site's form webhook.
+
+The JSON contract is
 
     {"external_payment_id": "…", "event_id": "…"?, "status": "paid", "amount": "990.00",
      "currency": "RUB", "email": "…"?, "plan_id": "…"?, "paid_at": "2026-11-15T10:00:00Z"?}
 
-signed with `X-Signature: <lower-case hex HMAC-SHA256 of the raw body>`. Without an `event_id` the
-event is known by the hash of its body. Only `paid` and `succeeded` count; any other status is
-ignored. The contract carries no time that is signed for the delivery, so there is no tolerance to
-check.
+signed with `X-Signature: <lower-case hex HMAC-SHA256 of the raw body>`, or, without that header,
+sent with the secret itself as the value of any other. Without an `event_id` the event is known by
+the hash of its body. Only `paid` and `succeeded` count; any other status is ignored.
+
+Forms are in `tilda_form.py`. They are believed only with a secret as API key, in a header or a
+parameter of any name: which one is for the merchant to choose. Neither carries a time that is
+signed for the delivery, so there is no tolerance to check.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from decimal import Decimal
-from functools import lru_cache
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 import orjson
 
-from paidonce.domain.email import is_email
-from paidonce.domain.events import (
-    MAX_EXTERNAL_ID,
-    Code,
-    ExternalId,
-    Ignored,
-    PaymentEvent,
-    Says,
-)
-from paidonce.domain.money import Money, money
+from paidonce.domain.events import Code, Ignored, PaymentEvent, Says
+from paidonce.domain.money import known_currency
 from paidonce.errors import (
     ConfigurationError,
     InvalidMoneyError,
     InvalidSignatureError,
     MalformedError,
 )
-from paidonce.providers.contract import Delivery, Identity, Sample, fingerprint
+from paidonce.providers.contract import Delivery, Identity, Sample, Setup, json_acknowledgement
+from paidonce.providers.fields import (
+    Said,
+    address,
+    currency,
+    exact_money,
+    identity,
+    iso_time,
+    meaning,
+    number,
+    payment_event,
+    text,
+)
 from paidonce.providers.signing import any_matches, hmac_sha256_hex
+from paidonce.providers.tilda_form import (
+    CONTENT_TYPE,
+    PAID,
+    Form,
+    is_form,
+    is_ping,
+    parameters,
+    read_form,
+)
 
 SIGNATURE_HEADER: Final = "x-signature"
 SUCCESSFUL: Final = frozenset({"paid", "succeeded"})
+DEFAULT_CURRENCY: Final = "RUB"
+
+_NO_TRANSACTION: Final = Ignored(
+    Code.NON_SUCCESS_STATUS, "the form names no transaction by which it was paid"
+)
+_NO_SUCCESS: Final = Ignored(Code.NON_SUCCESS_STATUS, "the status is neither paid nor succeeded")
+_KEPT: Final = ("content-type", "user-agent", SIGNATURE_HEADER)
+_OK: Final = ("text/plain", b"ok")
+_OTHER_KEYS: Final = ("form:", "lead:", "json:")
 
 
 @dataclass(frozen=True, slots=True)
 class Tilda:
-    """A source that speaks the JSON contract."""
+    """A source that speaks the JSON contract, sends forms, or both."""
 
     name: ClassVar = "tilda"
-    signature_method: ClassVar = "hmac-sha256"
-    content_types: ClassVar = frozenset({"application/json"})
-    evidence_headers: ClassVar = frozenset({"content-type", "user-agent", SIGNATURE_HEADER})
+    content_types: ClassVar = frozenset({"application/json", CONTENT_TYPE})
     links_by_email: ClassVar = True
 
     secrets: tuple[bytes, ...]
+    currency: str
+
+    def pong(self, body: bytes) -> tuple[str, bytes] | None:
+        return _OK if b"test" in body and is_ping(body, self._is_secret) else None
 
     def verify(self, delivery: Delivery) -> None:
         given = delivery.headers.get(SIGNATURE_HEADER)
-        if given is None:
-            raise InvalidSignatureError("there is no X-Signature header")
-        expected = (hmac_sha256_hex(secret, delivery.body) for secret in self.secrets)
-        if not any_matches(given, expected):
+        if given is not None and self._signs(given, delivery.body):
+            return
+        fields = _form_fields(delivery)
+        if fields is None and given is not None:
             raise InvalidSignatureError("X-Signature does not match the body")
+        offered = [*delivery.headers.values(), *(fields or {}).values()]
+        if not [one for one in offered if isinstance(one, str) and self._is_secret(one)]:
+            raise InvalidSignatureError("there is neither a signature nor an API key")
 
     def identify(self, delivery: Delivery) -> Identity:
-        said = delivery.read(_said)
-        return Identity(
-            key=said.event_id or hashlib.sha256(b"tilda" + delivery.body).hexdigest(),
-            fingerprint=fingerprint(
-                said.payment_id, said.status, _canonical(said.amount), said.currency
-            ),
-            type=said.status,
-            event_id=said.event_id,
-            payment_id=said.payment_id,
-            amount=None if said.amount is None else str(said.amount),
-            currency=said.currency,
-            occurred_at=said.paid_at,
-        )
+        read = delivery.read(self._read)
+        said, key = read if isinstance(read, Form) else (read, _own_key(read.event_id))
+        digest = meaning(said)
+        return identity(said, key or hashlib.sha256(b"tilda" + delivery.body).hexdigest(), digest)
 
     def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
-        said = delivery.read(_said)
-        if said.status not in SUCCESSFUL:
-            return Ignored(Code.NON_SUCCESS_STATUS, "the status is neither paid nor succeeded")
-        return PaymentEvent(
-            says=Says.PAID,
-            ids=(ExternalId("payment", said.payment_id),),
-            amount=_money(said),
-            email=said.email,
-            plan_id=said.plan_id,
-            occurred_at=said.paid_at,
-        )
+        read = delivery.read(self._read)
+        if isinstance(read, Form):
+            said, is_paid, otherwise = read.said, read.said.type == PAID, _NO_TRANSACTION
+        else:
+            said, is_paid, otherwise = read, read.type in SUCCESSFUL, _NO_SUCCESS
+        return payment_event(said, Says.PAID, exact_money(said)) if is_paid else otherwise
 
-    def acknowledge(self, status: str, event_id: UUID) -> tuple[str, bytes]:
-        said = {"status": status, "event_id": event_id}
-        return "application/json", orjson.dumps(said, default=str)
+    def signature_method(self, delivery: Delivery) -> str:
+        return "hmac-sha256" if SIGNATURE_HEADER in delivery.headers else "api-key"
+
+    def evidence(self, headers: Mapping[str, str]) -> dict[str, str]:
+        return {
+            name: headers[name]
+            for name in _KEPT
+            if name in headers and headers[name].encode() not in self.secrets
+        }
+
+    def acknowledge(self, status: str, event_id: UUID, delivery: Delivery) -> tuple[str, bytes]:
+        if isinstance(delivery.read(self._read), Form):
+            return _OK
+        return json_acknowledgement(status, event_id)
 
     def compose(self, sample: Sample) -> tuple[dict[str, str], bytes]:
         said = {
@@ -106,108 +132,60 @@ class Tilda:
             "plan_id": sample.plan_id,
         }
         body = orjson.dumps({key: value for key, value in said.items() if value is not None})
-        signature = hmac_sha256_hex(self.secrets[0], body)
+        signature = hmac_sha256_hex(self.secrets[0], body).decode()
         return {"content-type": "application/json", SIGNATURE_HEADER: signature}, body
 
+    def _signs(self, signature: str, body: bytes) -> bool:
+        return any_matches(signature, [hmac_sha256_hex(one, body) for one in self.secrets])
 
-def configure(secrets: Sequence[str], options: Mapping[str, Any], key: str) -> Tilda:
+    def _is_secret(self, value: str) -> bool:
+        return any_matches(value, self.secrets)
+
+    def _read(self, delivery: Delivery) -> Said | Form:
+        fields = parameters(delivery)
+        return _contract(delivery.json) if fields is None else read_form(fields, self.currency)
+
+
+def configure(setup: Setup) -> Tilda:
     """A source from its settings. Raises ConfigurationError."""
-    if not secrets:
-        raise ConfigurationError(f'{key}.secrets: is needed, such as ["env:TILDA_SECRET"]')
-    for option in options:
-        raise ConfigurationError(f"{key}.{option}: provider tilda has no such setting")
-    return Tilda(tuple(secret.encode() for secret in secrets))
+    setup.refuse_options_but({"currency"})
+    secrets = tuple(secret.encode() for secret in setup.needed_secrets())
+    chosen = setup.options.get("currency", DEFAULT_CURRENCY)
+    try:
+        return Tilda(secrets, known_currency(str(chosen)))
+    except InvalidMoneyError as error:
+        raise ConfigurationError(
+            f'{setup.key}.currency = {chosen!r}: {error}; give a code such as "RUB"'
+        ) from None
 
 
-class _Said(NamedTuple):
-    """The fields of the contract, each as far as it can be read by itself."""
-
-    payment_id: str
-    status: str
-    event_id: str | None
-    amount: str | int | Decimal | None
-    currency: str | None
-    email: str | None
-    plan_id: str | None
-    paid_at: datetime | None
+def _form_fields(delivery: Delivery) -> Mapping[str, Any] | None:
+    """A form's parameters; None if it is no form, or none that can be read."""
+    try:
+        return parameters(delivery)
+    except MalformedError:
+        return {} if is_form(delivery) else None
 
 
-def _said(body: Mapping[str, Any]) -> _Said:
-    payment_id, status = _text(body, "external_payment_id"), _text(body, "status")
+def _own_key(event_id: str | None) -> str | None:
+    """The event's id as its key, which no form's key can equal."""
+    is_other = event_id is not None and event_id.startswith(_OTHER_KEYS)
+    return f"json:{event_id}" if is_other else event_id
+
+
+def _contract(body: Mapping[str, Any]) -> Said:
+    payment_id = text(body.get("external_payment_id"), "external_payment_id")
+    status = text(body.get("status"), "status")
     if payment_id is None or status is None:
         missing = "external_payment_id" if payment_id is None else "status"
         raise MalformedError(f"{missing} is missing")
-    currency = _text(body, "currency")
-    return _Said(
+    return Said(
+        type=status,
         payment_id=payment_id,
-        status=status,
-        event_id=_text(body, "event_id"),
-        amount=_amount(body),
-        currency=currency and currency.upper(),
-        email=_email(body),
-        plan_id=_text(body, "plan_id"),
-        paid_at=_time(body, "paid_at"),
+        event_id=text(body.get("event_id"), "event_id"),
+        amount=number(body.get("amount"), "amount"),
+        currency=currency(body.get("currency"), "currency"),
+        email=address(body.get("email"), "email"),
+        plan_id=text(body.get("plan_id"), "plan_id"),
+        occurred_at=iso_time(body.get("paid_at"), "paid_at"),
     )
-
-
-def _text(body: Mapping[str, Any], name: str) -> str | None:
-    """A text field; numbers are taken as text, an empty one as missing."""
-    value = body.get(name)
-    if value is None or value == "":
-        return None
-    if type(value) is int:
-        value = str(value)
-    if not isinstance(value, str):
-        raise MalformedError(f"{name} is not text")
-    if len(value) > MAX_EXTERNAL_ID:
-        raise MalformedError(f"{name} is longer than {MAX_EXTERNAL_ID} characters")
-    return value
-
-
-def _amount(body: Mapping[str, Any]) -> str | int | Decimal | None:
-    value = body.get("amount")
-    if isinstance(value, bool) or not isinstance(value, str | int | Decimal | None):
-        raise MalformedError("amount is not a number")
-    if isinstance(value, str) and len(value) > MAX_EXTERNAL_ID:
-        raise MalformedError("amount is too long")
-    return None if value == "" else value
-
-
-@lru_cache(maxsize=4096)
-def _canonical(amount: str | int | Decimal | None) -> str | None:
-    """One spelling for one amount: 990, 990.0 and "990.00" mean the same."""
-    try:
-        return None if amount is None else str(Decimal(str(amount)).normalize())
-    except ArithmeticError:
-        return str(amount)
-
-
-def _money(said: _Said) -> Money:
-    if said.amount is None or said.currency is None:
-        missing = "amount" if said.amount is None else "currency"
-        raise MalformedError(f"{missing} is missing")
-    try:
-        return money(said.amount, said.currency)
-    except InvalidMoneyError as error:
-        raise MalformedError(str(error)) from None
-
-
-def _email(body: Mapping[str, Any]) -> str | None:
-    """What is no address is as good as none: the payment is kept, and listed as unlinked."""
-    email = (_text(body, "email") or "").strip()
-    return email if is_email(email) else None
-
-
-def _time(body: Mapping[str, Any], name: str) -> datetime | None:
-    text = _text(body, name)
-    if text is None:
-        return None
-    if "-" not in text:  # digits alone, such as a count of seconds, could be read as a date
-        raise MalformedError(f"{name} is not an ISO 8601 time")
-    try:
-        time = datetime.fromisoformat(text)
-        if time.tzinfo is None:
-            return time.replace(tzinfo=UTC)
-        return time if time.tzinfo is UTC else time.astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise MalformedError(f"{name} is not an ISO 8601 time") from None

@@ -1,12 +1,14 @@
 """Connections, and what each failure of the database means."""
 
 import asyncio
+import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
+from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -18,6 +20,9 @@ MAX_CLOCK_SKEW_S: Final = 5.0
 CONNECT_TIMEOUT_S: Final = 5.0
 COMMAND_TIMEOUT_S: Final = 30.0
 POOL_SIZE: Final = 8
+MAX_CAUSES: Final = 10
+
+_NO_RIGHT: Final = asyncpg.InsufficientPrivilegeError
 
 _SESSION: Final = {
     "application_name": "paidonce",
@@ -151,11 +156,83 @@ async def open_database(url: str) -> Database:
     return database
 
 
+@asynccontextmanager
+async def looking_at(url: str) -> AsyncIterator[Connection]:
+    """A connection that can change nothing, to whatever is there. Raises DatabaseAwayError."""
+    settings = {**_SESSION, "default_transaction_read_only": "on"}
+    try:
+        connection: Connection = await asyncpg.connect(
+            url,
+            timeout=CONNECT_TIMEOUT_S,
+            command_timeout=COMMAND_TIMEOUT_S,
+            server_settings=settings,
+        )
+    except Exception as error:
+        raise away(error) from error
+    try:
+        yield connection
+    finally:
+        await connection.close(timeout=CONNECT_TIMEOUT_S)
+
+
 def away(error: BaseException) -> DatabaseAwayError:
     """The error that stands for a database that cannot be reached."""
     if isinstance(error, DatabaseAwayError):
         return error
-    return DatabaseAwayError(f"the database cannot be reached: {type(error).__name__}: {error}")
+    remedy = _remedy(error)
+    return DatabaseAwayError(
+        f"the database cannot be reached: {type(error).__name__}: {error}"
+        + (f"; {remedy}" if remedy else "")
+    )
+
+
+def place_of(url: str) -> str:
+    """Where a URL leads, and nothing of who may go there."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://…@{parts.hostname or ''}:{parts.port or 5432}{parts.path}"
+
+
+@asynccontextmanager
+async def rights_told(url: str) -> AsyncIterator[None]:
+    """Raise DatabaseUnfitError with the remedy where the body lacks a right."""
+    try:
+        yield
+    except Exception as error:
+        refusal = next((one for one in _causes(error) if isinstance(one, _NO_RIGHT)), None)
+        if refusal is None:
+            raise
+        role = urlsplit(url).username or "the role"
+        raise DatabaseUnfitError(
+            f"database.url = {place_of(url)}: {role} may not do what is needed: {refusal}; connect "
+            f"as the owner of the tables, or GRANT CREATE, USAGE ON SCHEMA public TO {role}"
+        ) from error
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what caused it: SQLAlchemy wraps those of the driver."""
+    cause: BaseException | None = error
+    for _ in range(MAX_CAUSES):
+        if cause is None:
+            return
+        yield cause
+        cause = cause.__cause__
+
+
+def _remedy(error: BaseException) -> str:
+    """What to do about a database that does not let us in. Empty where the error says it all."""
+    match error:
+        case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
+            return "mend the user or the password in database.url, or let the user in (pg_hba.conf)"
+        case asyncpg.InvalidCatalogNameError():
+            return "make that database (createdb), or mend its name in database.url"
+        case asyncpg.TooManyConnectionsError():
+            return "raise max_connections, or run fewer processes"
+        case socket.gaierror():
+            return "mend the host in database.url"
+        case ConnectionRefusedError() | TimeoutError():
+            return "start PostgreSQL there, or mend host and port in database.url"
+        case _:
+            return ""
 
 
 async def _check_fitness(connection: Connection) -> None:

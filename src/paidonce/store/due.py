@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import asyncpg
 import orjson
 
 from paidonce.domain.events import EventId, SourceId
@@ -18,6 +19,7 @@ CHANNEL: Final = "paidonce_due"
 LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 CHEAP_CLAIM_S: Final = 0.005
 HINT_FACTOR: Final = 20
+LONGEST_HINT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,6 @@ class Claimed:
     source_id: SourceId
     attempts: int
     faults: int  # how many of the attempts failed for a fault of ours
-    starts: int
     received_at: datetime
     request_id: str
     headers: Mapping[str, str]
@@ -58,26 +59,47 @@ class DueClaims:
         self._not_before = LONG_AGO
         self._hinted_until_s = 0.0
 
-    @property
-    def not_before(self) -> datetime:
-        """Where to begin."""
-        return self._not_before if time.monotonic() < self._hinted_until_s else LONG_AGO
-
     async def take(self, connection: Connection, limit: int) -> Claim:
         """Up to `limit` events whose time has come."""
-        not_before, started_s = self.not_before, time.monotonic()
-        rows = await QUERIES["take_due"].rows(connection, limit=limit, not_before=not_before)
-        took_s = time.monotonic() - started_s
-        if not_before is LONG_AGO and took_s > CHEAP_CLAIM_S:
-            self._hinted_until_s = time.monotonic() + HINT_FACTOR * took_s
-        if rows:
-            self._not_before = rows[0]["run_at"]
+        rows = await self._find(connection, "take_due", limit=limit)
         return await _claim(connection, [row["event_id"] for row in rows])
+
+    async def take_marked(self, connection: Connection, database: Database) -> tuple[Claim, int]:
+        """One event, and how often it was taken like this without coming to an end.
+
+        That it is taken is committed at once, on another connection: whatever happens to this
+        process is seen by the next one. Coming to an end takes the mark away.
+        """
+        rows = await self._find(connection, "take_due", limit=1)
+        if not rows:
+            return Claim(0, []), 0
+        event_id = rows[0]["event_id"]
+        async with database.connection() as other:
+            marked = await QUERIES["mark_start"].row(other, event_id=event_id)
+        assert marked is not None
+        return await _claim(connection, [event_id]), marked["starts"]
 
     async def next_run_in_s(self, connection: Connection) -> float | None:
         """How long until something is due, or None when nothing waits."""
         row = await QUERIES["next_run"].row(connection, not_before=self.not_before)
         return None if row is None else row["in_s"]
+
+    @property
+    def not_before(self) -> datetime:
+        """Where to begin."""
+        return self._not_before if time.monotonic() < self._hinted_until_s else LONG_AGO
+
+    async def _find(
+        self, connection: Connection, query: str, **values: object
+    ) -> Sequence[asyncpg.Record]:
+        not_before, started_s = self.not_before, time.monotonic()
+        rows = await QUERIES[query].rows(connection, not_before=not_before, **values)
+        took_s = time.monotonic() - started_s
+        if not_before is LONG_AGO and took_s > CHEAP_CLAIM_S:
+            self._hinted_until_s = time.monotonic() + min(HINT_FACTOR * took_s, LONGEST_HINT_S)
+        if rows:
+            self._not_before = rows[0]["run_at"]
+        return rows
 
 
 async def claim_waiting(connection: Connection, waits_on: Sequence[bytes], limit: int) -> Claim:
@@ -86,16 +108,10 @@ async def claim_waiting(connection: Connection, waits_on: Sequence[bytes], limit
     return await _claim(connection, [row["event_id"] for row in rows])
 
 
-async def start_next(connection: Connection) -> EventId | None:
-    """Commit that the oldest due event is about to be settled; None when nothing is due."""
-    row = await QUERIES["start_next"].row(connection)
-    return None if row is None else EventId(row["event_id"])
-
-
-async def claim_started(connection: Connection, event_id: EventId) -> Claim:
-    """The event that `start_next` has named, if it is still there."""
-    rows = await QUERIES["take_started"].rows(connection, event_id=event_id)
-    return await _claim(connection, [row["event_id"] for row in rows])
+async def unmark(database: Database, event_id: EventId) -> None:
+    """The process has survived what it tried, although that came to no end."""
+    async with database.connection() as connection:
+        await QUERIES["unmark_start"].run(connection, event_id=event_id)
 
 
 async def put_back(connection: Connection, claimed: Claimed, delay: timedelta) -> None:
@@ -140,7 +156,6 @@ async def _claim(connection: Connection, event_ids: Sequence[Any]) -> Claim:
             source_id=row["source_id"],
             attempts=row["attempts"],
             faults=row["faults"],
-            starts=row["starts"],
             received_at=row["received_at"],
             request_id=row["request_id"],
             headers=orjson.loads(row["headers"]),

@@ -8,7 +8,7 @@ SELECT d.event_id, d.run_at
   FROM due AS d
   JOIN webhook_events AS e ON e.id = d.event_id
  WHERE d.run_at BETWEEN :not_before AND now()
- ORDER BY d.run_at, d.id
+ ORDER BY d.run_at
  LIMIT :limit
    FOR UPDATE OF d SKIP LOCKED
    FOR NO KEY UPDATE OF e SKIP LOCKED;
@@ -23,28 +23,14 @@ SELECT d.event_id
    FOR UPDATE OF d SKIP LOCKED
    FOR NO KEY UPDATE OF e SKIP LOCKED;
 
--- name: take_started
--- The event that `start_next` has named, unless somebody else was faster.
-SELECT d.event_id
-  FROM due AS d
-  JOIN webhook_events AS e ON e.id = d.event_id
- WHERE d.event_id = :event_id
-   AND e.id = :event_id
- LIMIT 1
-   FOR UPDATE OF d SKIP LOCKED
-   FOR NO KEY UPDATE OF e SKIP LOCKED;
+-- name: mark_start
+-- Say, and commit by itself, that an event which is held is tried, and how often that was said.
+INSERT INTO started (event_id, starts) VALUES (:event_id, 1)
+ON CONFLICT (event_id) DO UPDATE SET starts = least(started.starts + 1, 32767)
+RETURNING starts;
 
--- name: start_next
--- Say, and commit, which event is tried next and how often that was said before: one that ends the
--- process each time is noticed.
-UPDATE due
-   SET starts = starts + 1
- WHERE id = (SELECT id FROM due
-              WHERE run_at <= now()
-              ORDER BY run_at, id
-              LIMIT 1
-                FOR UPDATE SKIP LOCKED)
-RETURNING event_id;
+-- name: unmark_start
+UPDATE started SET starts = starts - 1 WHERE event_id = :event_id AND starts > 0;
 
 -- name: claim
 WITH claimed AS (
@@ -53,16 +39,19 @@ WITH claimed AS (
          SELECT id FROM due
           WHERE event_id = ANY (:event_id::uuid[])
             FOR UPDATE SKIP LOCKED))
-    RETURNING event_id, attempt, starts, waits_on
+    RETURNING event_id, attempt, waits_on
+),
+ended AS (
+    DELETE FROM started WHERE event_id = ANY (:event_id::uuid[])
 ),
 whole AS (
-    SELECT event_id, max(attempt) AS faults, max(starts) AS starts,
+    SELECT event_id, max(attempt) AS faults,
            (array_agg(waits_on) FILTER (WHERE waits_on IS NOT NULL))[1] AS waits_on
       FROM claimed
      GROUP BY event_id
 )
 SELECT e.id, e.source_id, e.attempts, e.received_at, e.request_id, e.headers, e.raw_body,
-       w.faults, w.starts, w.waits_on
+       w.faults, w.waits_on
   FROM whole AS w
   JOIN webhook_events AS e ON e.id = w.event_id
  WHERE e.id BETWEEN :first_id AND :last_id
@@ -75,10 +64,11 @@ VALUES (now() + :delay::interval, :event_id, :faults, :waits_on);
 
 -- name: next_run
 -- How long until something is due; no row when nothing waits.
-SELECT extract(epoch FROM run_at - now())::float8 AS in_s
-  FROM due
- WHERE run_at >= :not_before
- ORDER BY run_at, id
+SELECT extract(epoch FROM d.run_at - now())::float8 AS in_s
+  FROM due AS d
+ WHERE d.run_at >= :not_before
+   AND EXISTS (SELECT 1 FROM webhook_events AS e WHERE e.id = d.event_id)
+ ORDER BY d.run_at
  LIMIT 1;
 
 -- name: ring

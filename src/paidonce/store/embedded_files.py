@@ -125,6 +125,18 @@ def locate(data_dir: Path) -> Placement:
     return Placement(home, installation, _socket_dir(home, account), account)
 
 
+def find(data_dir: Path) -> Placement | None:
+    """Where the server of `data_dir` lies, if it was ever started. Makes and changes nothing.
+
+    Good for asking whether it runs, not for running it. Raises EmbeddedDatabaseError and OSError.
+    """
+    link = data_dir.absolute().resolve() / "postgres"
+    if not link.exists():
+        return None
+    account, home = _account_for(link), link.resolve()
+    return Placement(home, Path(), _socket_dir(home, account), account)
+
+
 def secure_socket_dir(placement: Placement) -> None:
     """Make the socket's directory, or refuse one that another user made: /tmp is everybody's."""
     directory, account = placement.socket_dir, placement.account

@@ -34,6 +34,11 @@ class Query:
         kept = [line for line in self.sql.splitlines() if not line.endswith(f"-- {mark}")]
         return Query(f"{self.name}_without_{mark}", "\n".join(kept), self.parameters)
 
+    def on(self, table: str, instead_of: str) -> "Query":
+        """The same query on another table of the same shape. The name must be one of ours."""
+        sql = re.sub(rf"\b{instead_of}\b", table, self.sql)
+        return Query(f"{self.name}_on_{table}", sql, self.parameters)
+
     async def rows(self, connection: Connection, **values: object) -> Sequence[asyncpg.Record]:
         """All rows. A missing or surplus parameter is a KeyError or TypeError."""
         return await connection.fetch(self.sql, *self._arguments(values))

@@ -46,6 +46,13 @@ async def migrate(database: Database) -> str | None:
             await QUERIES["unlock_migrations"].row(connection)
 
 
+async def revisions(connection: Connection) -> tuple[str | None, list[str]]:
+    """The schema's revision, and those that this program knows, the newest first."""
+    script = ScriptDirectory.from_config(alembic_config())
+    known = [revision.revision for revision in script.walk_revisions()]
+    return await _current_revision(connection), known
+
+
 def alembic_config() -> Config:
     """Alembic's configuration, without a file."""
     config = Config()
@@ -61,10 +68,10 @@ async def ensure_partitions(connection: Connection, now: datetime) -> list[str]:
     async with connection.transaction():
         await QUERIES["lock_partitions"].row(connection)
         there = {row["relname"] for row in await QUERIES["partition_names"].rows(connection)}
-        missing = [month for month in _months(now) if _partition_name(month) not in there]
+        missing = [month for month in _months(now) if partition_name(month) not in there]
         for month in missing:
-            name = _partition_name(month)
-            first, last = _uuid_at(month), _uuid_at(_next_month(month))
+            name = partition_name(month)
+            first, last = _uuid_at(month), _uuid_at(next_month(month))
             await connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {name} (LIKE webhook_events INCLUDING DEFAULTS "
                 f"INCLUDING CONSTRAINTS INCLUDING INDEXES)"
@@ -73,7 +80,7 @@ async def ensure_partitions(connection: Connection, now: datetime) -> list[str]:
                 f"ALTER TABLE webhook_events ATTACH PARTITION {name} "
                 f"FOR VALUES FROM ('{first}') TO ('{last}')"
             )
-    return [_partition_name(month) for month in missing]
+    return [partition_name(month) for month in missing]
 
 
 async def register_source(connection: Connection, name: str, provider: str) -> SourceId:
@@ -175,10 +182,11 @@ def _months(now: datetime) -> Iterator[datetime]:
     yield _previous_month(month)
     for _ in range(MONTHS_AHEAD + 1):
         yield month
-        month = _next_month(month)
+        month = next_month(month)
 
 
-def _next_month(month: datetime) -> datetime:
+def next_month(month: datetime) -> datetime:
+    """The first instant of the month after this one."""
     return month.replace(year=month.year + month.month // 12, month=month.month % 12 + 1)
 
 
@@ -189,7 +197,8 @@ def _previous_month(month: datetime) -> datetime:
     )
 
 
-def _partition_name(month: datetime) -> str:
+def partition_name(month: datetime) -> str:
+    """What the partition of a month is called."""
     return f"webhook_events_{month:%Y_%m}"
 
 

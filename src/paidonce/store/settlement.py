@@ -80,7 +80,7 @@ class Loaded:
 class Changes:
     """The rows that a batch writes.
 
-    Events and messages are in the order of the types `written_event` and `written_message` in the
+    Events, messages and what is due are in the order of the types `written_event` and so on in the
     schema, the others in that of the columns named below.
     """
 
@@ -104,7 +104,7 @@ class Changes:
     @property
     def is_one_statement(self) -> bool:
         """Whether all of it is what most batches have, which is written in one go."""
-        unusual = (self.finished, self.due, self.audit, self.redelivered, self.wakes)
+        unusual = (self.finished, self.audit, self.redelivered, self.wakes)
         return not any(unusual) and not any(one.facts.refunds for one in self.payments)
 
 
@@ -188,6 +188,7 @@ async def _write_common(connection: Connection, changes: Changes) -> None:
         "subscriptions": [_subscription_row(one) for one in subscriptions if not one.is_new],
         "events": changes.events,
         "messages": changes.messages,
+        "due": changes.due,
     }
     expected = sum(map(len, rows.values()))
     if expected > 0:
@@ -207,8 +208,6 @@ async def _write_unusual(connection: Connection, changes: Changes, now: datetime
         ids = [row[0] for row in changes.finished]
         values = _arrays(FINISHED_COLUMNS, changes.finished)
         await QUERIES["finish_events"].run(connection, **values, **_range(ids))
-    if changes.due:
-        await QUERIES["schedule"].run(connection, **_arrays(DUE_COLUMNS, changes.due))
     if changes.redelivered:
         ids = list(changes.redelivered)
         await QUERIES["wake"].run(connection, event_id=ids, now=now, **_range(ids))
@@ -227,7 +226,6 @@ FINISHED_COLUMNS: Final = (
     "attempts",
     "processed_at",
 )
-DUE_COLUMNS: Final = ("run_at", "event_id", "attempt", "waits_on")
 AUDIT_COLUMNS: Final = ("at", "event_id", "payment_id", "action", "success", "details")
 
 

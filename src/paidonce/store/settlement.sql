@@ -142,6 +142,11 @@ new_messages AS (
     INSERT INTO outbox (aggregate_type, aggregate_id, type, version, payload, occurred_at)
     SELECT * FROM unnest(:messages::written_message[])
     RETURNING 1
+),
+new_due AS (
+    INSERT INTO due (run_at, event_id, attempt, waits_on)
+    SELECT * FROM unnest(:due::written_due[])
+    RETURNING 1
 )
 SELECT require_written(
     (SELECT count(*) FROM claimed_keys)
@@ -151,7 +156,8 @@ SELECT require_written(
     + (SELECT count(*) FROM new_subscriptions)
     + (SELECT count(*) FROM changed_subscriptions)
     + (SELECT count(*) FROM new_events)
-    + (SELECT count(*) FROM new_messages), :expected);
+    + (SELECT count(*) FROM new_messages)
+    + (SELECT count(*) FROM new_due), :expected);
 
 -- name: write_refunds
 INSERT INTO refunds (source_id, refund_id, payment_id, amount_minor)
@@ -172,11 +178,6 @@ UPDATE webhook_events AS e
     AS c (id, status, error_code, error_message, attempts, processed_at)
  WHERE e.id = c.id
    AND e.id BETWEEN :first_id AND :last_id;
-
--- name: schedule
-INSERT INTO due (run_at, event_id, attempt, waits_on)
-SELECT * FROM unnest(
-    :run_at::timestamptz[], :event_id::uuid[], :attempt::smallint[], :waits_on::bytea[]);
 
 -- name: wake
 -- A redelivery makes an event that still waits due at once, unless it is already.

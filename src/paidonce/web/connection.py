@@ -48,16 +48,16 @@ class GuardedConnection(HttpToolsProtocol):
         self._start_clock()
         self._watch()
 
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        # Blank lines between requests begin none, but uvicorn takes them for a sign of life.
-        if self._is_idle() and self.timeout_keep_alive_task is None and self._deadline_s is None:
-            self._start_clock()
-
     def connection_lost(self, exc: Exception | None) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """What comes after a request has to become another one in time: empty lines do not."""
+        if self._deadline_s is None and self.is_idle():
+            self._start_clock()
+        super().data_received(data)
 
     def on_message_begin(self) -> None:
         self._header_bytes = 0
@@ -78,14 +78,14 @@ class GuardedConnection(HttpToolsProtocol):
         self._deadline_s = None
         super().on_message_complete()
 
-    def _is_idle(self) -> bool:
-        """Whether nothing is being answered."""
-        return self.cycle is None or self.cycle.response_complete
-
     def is_answering(self) -> bool:
         """Whether an answer has begun that another one must not cut into."""
         cycle = self.cycle
         return cycle is not None and cycle.response_started and not cycle.response_complete
+
+    def is_idle(self) -> bool:
+        """Whether there is nothing to answer."""
+        return self.cycle is None or self.cycle.response_complete
 
     def _start_clock(self) -> None:
         self._deadline_s = self.loop.time() + self.request_timeout_s
@@ -169,8 +169,8 @@ class DeliveryConnection(GuardedConnection):
         self._is_last = True
         return bool(self._answers)
 
-    def _is_idle(self) -> bool:
-        return not self._answers and super()._is_idle()
+    def is_idle(self) -> bool:
+        return not self._answers and super().is_idle()
 
     def is_answering(self) -> bool:
         return self._is_refused or bool(self._answers) or super().is_answering()
@@ -184,7 +184,8 @@ class DeliveryConnection(GuardedConnection):
     def _begin_delivery(self) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
         path = self.url.partition(b"?")[0].decode("latin-1")
-        call = Call("POST", path, headers, self.client[0] if self.client else None)
+        peer = self.client[0] if self.client else None
+        call = Call("POST", path, headers, peer, self.edge.new_id())
         refusal = self.edge.objection(call)
         if refusal is not None:
             self._refuse_delivery(refusal)
@@ -231,6 +232,9 @@ class DeliveryConnection(GuardedConnection):
         self.tasks.discard(task)
         self.server_state.total_requests += 1
         if self._answers or self.transport.is_closing():
+            return
+        if self._is_last:  # it became so after the answer was written
+            self.transport.close()
             return
         self.flow.resume_reading()
         self._unset_keepalive_if_required()

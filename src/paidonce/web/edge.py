@@ -15,7 +15,7 @@ from uuid_utils.compat import uuid7
 
 from paidonce import telemetry
 from paidonce.engine.intake import Intake
-from paidonce.engine.items import Request, Result, Source
+from paidonce.engine.items import Incoming, Request, Result, Source
 from paidonce.errors import PaidonceError
 from paidonce.telemetry import logger
 from paidonce.web.addresses import Addresses
@@ -28,10 +28,6 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 PREFIX: Final = "/webhooks/"
-
-_PROCESS: Final = uuid7().hex
-_NUMBERS: Final = count(1)
-"""Together a request's id: cheaper than random ones, and as unique."""
 
 _WORDS: Final = {
     Result.PROCESSED: "success",
@@ -65,8 +61,8 @@ class Call:
     path: str
     headers: Mapping[str, str]
     peer: str | None
+    id: str
     started_s: float = field(default_factory=time.monotonic)
-    id: str = field(default_factory=lambda: f"{_PROCESS}-{next(_NUMBERS)}")
 
 
 class Edge:
@@ -76,9 +72,15 @@ class Edge:
         self._intake = intake
         self._addresses = addresses
         self.max_body_bytes = max_body_bytes
+        self._name = uuid7().hex
+        self._numbers = count(1)
         self._too_large = Problem(
             413, "TOO_LARGE", f"A delivery may have {max_body_bytes} bytes at most."
         )
+
+    def new_id(self) -> str:
+        """An id for a request: cheaper than a random one, and as unique."""
+        return f"{self._name}-{next(self._numbers)}"
 
     def objection(self, call: Call) -> Answer | None:
         """Why the request is refused before its body is read, if it is."""
@@ -97,6 +99,9 @@ class Edge:
         address = self._addresses.client(call.peer, call.headers)
         request = Request(call.id, address, call.started_s)
         try:
+            pong = source.provider.pong(body)
+            if pong is not None:
+                return self._accepted(source, call, pong)
             verdict = await self._intake.receive(source, call.headers, body, request)
         except PaidonceError as error:
             return self._refusal(call, problem_of(error))
@@ -104,9 +109,11 @@ class Edge:
             log.exception("edge_failed", request_id=call.id)
             return self._refusal(call, INTERNAL)
         assert verdict.event_id is not None
+        assert isinstance(verdict.item, Incoming)
         word = _WORDS.get(verdict.result, "accepted")
-        content_type, text = source.provider.acknowledge(word, verdict.event_id)
-        return self._counted(source, Answer(200, _headers(call, content_type), text))
+        delivery = verdict.item.delivery
+        said = source.provider.acknowledge(word, verdict.event_id, delivery)
+        return self._accepted(source, call, said)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The same, for any ASGI server."""
@@ -114,7 +121,7 @@ class Edge:
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
         peer = scope["client"][0] if scope.get("client") else None
-        call = Call(scope["method"], scope["path"], headers, peer)
+        call = Call(scope["method"], scope["path"], headers, peer, self.new_id())
         answer = self.objection(call)
         if answer is None:
             body = await self._body(receive)
@@ -159,6 +166,11 @@ class Edge:
         length = call.headers.get("content-length", "0")
         return self._too_large if len(length) > 18 or int(length) > self.max_body_bytes else None
 
+    def _accepted(self, source: Source, call: Call, said: tuple[str, bytes]) -> Answer:
+        content_type, body = said
+        headers = {"content-type": content_type, "x-request-id": call.id}
+        return self._counted(source, Answer(200, headers, body))
+
     def _refusal(self, call: Call, problem: Problem) -> Answer:
         headers = {**problem.headers(), "x-request-id": call.id}
         return self._counted(
@@ -169,7 +181,3 @@ class Edge:
         provider = source.provider.name if source else "unknown"
         telemetry.bound(telemetry.REQUESTS, provider, answer.status).inc()
         return answer
-
-
-def _headers(call: Call, content_type: str) -> dict[str, str]:
-    return {"content-type": content_type, "x-request-id": call.id}

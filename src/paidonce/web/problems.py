@@ -15,6 +15,7 @@ from paidonce.errors import (
     MalformedError,
     NotFoundError,
     PaidonceError,
+    TimestampExpiredError,
 )
 
 CONTENT_TYPE: Final = "application/problem+json"
@@ -54,6 +55,7 @@ class Problem:
 
 
 _REFUSED_SIGNATURE: Final = Problem(401, "INVALID_SIGNATURE", "The signature does not match.")
+_EXPIRED: Final = Problem(401, "TIMESTAMP_EXPIRED", "The delivery's time is too far from now.")
 _UNAVAILABLE: Final = Problem(
     503, "UNAVAILABLE", "The delivery could not be stored; send it again.", RETRY_AFTER_S
 )
@@ -66,6 +68,8 @@ def problem_of(error: PaidonceError) -> Problem:
     match error:
         case InvalidSignatureError():
             return _REFUSED_SIGNATURE
+        case TimestampExpiredError():
+            return _EXPIRED
         case MalformedError():
             return Problem(400, error.code, f"The delivery was refused: {error}.")
         case DatabaseAwayError():

@@ -1,0 +1,72 @@
+"""Settling what was claimed, in the transaction that claimed it.
+
+Each attempt is a savepoint. An event that cannot be settled is put off, and no other one suffers.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+from paidonce.domain.events import Outcome
+from paidonce.engine.items import Item, Result, Revisit, Rules, Settled, Verdict, Waiting
+from paidonce.engine.settle import settle
+from paidonce.engine.transactions import settle_whatever_happens
+from paidonce.engine.waiting import waiting_items
+from paidonce.store import due
+from paidonce.store.db import Trouble, trouble
+from paidonce.store.queries import Connection
+from paidonce.telemetry import logger
+
+log = logger(__name__)
+
+FOREIGN_DELAY: Final = timedelta(hours=1)
+"""After how long an event whose source is not configured here is due again."""
+HELD_DELAY: Final = timedelta(seconds=1)
+"""The same of one that others are faster with, again and again."""
+REFUSED_DELAY: Final = timedelta(minutes=1)
+"""The same of one of which not even a failure can be recorded."""
+
+
+async def settle_claimed(
+    connection: Connection,
+    claim: due.Claim,
+    rules: Rules,
+    *,
+    preset: Outcome | None = None,
+    revisits: Sequence[Revisit] = (),
+) -> Settled:
+    """Settle the claimed events, and the payments to be looked at with them.
+
+    With a preset outcome, that is what becomes of the events. Raises what means that the database
+    is away, and what a payment without an event fails with.
+    """
+    await _put_back_foreign(connection, claim, rules)
+    claimed = {one.event_id: one for one in claim.events}
+    items: list[Item] = [*waiting_items(claim.events, rules, preset), *revisits]
+
+    async def attempt(items: Sequence[Item]) -> Settled:
+        async with connection.transaction():
+            return await settle(connection, items, rules)
+
+    async def put_off(item: Item, error: Exception) -> Verdict:
+        if not isinstance(item, Waiting):
+            raise error
+        log.error("event_put_off", webhook_event_id=str(item.event_id), exc_info=error)
+        delay = HELD_DELAY if trouble(error) is Trouble.RERUN else REFUSED_DELAY
+        await due.put_back(connection, claimed[item.event_id], delay)
+        return Verdict(item, Result.BUSY, item.event_id)
+
+    return await settle_whatever_happens(items, attempt, put_off)
+
+
+async def _put_back_foreign(connection: Connection, claim: due.Claim, rules: Rules) -> None:
+    """What cannot be read waits until its source is configured again."""
+    for one in claim.events:
+        if one.source_id not in rules.sources:
+            log.warning(
+                "source_not_configured",
+                webhook_event_id=str(one.event_id),
+                source_number=one.source_id,
+                remedy="configure the source again to settle what waits",
+            )
+            await due.put_back(connection, one, FOREIGN_DELAY)

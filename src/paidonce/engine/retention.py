@@ -1,0 +1,125 @@
+"""What has grown old goes: whole months of events, and rows of other tables page by page.
+
+A table of its own age needs a statement in store/retention.sql and a line in `sweeps`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from paidonce.settings import RetentionSettings
+from paidonce.store import months
+from paidonce.store.db import is_lock_timeout
+from paidonce.store.listings import FIRST_ID, first_id_at
+from paidonce.store.queries import Connection
+from paidonce.store.retention import sweep
+from paidonce.store.schema import partition_name
+from paidonce.telemetry import logger
+
+log = logger(__name__)
+
+PAGE_ROWS: Final = 1_000
+PAGE_BLOCKS: Final = 128
+MAX_PAGES: Final = 100
+MAX_MONTHS: Final = 12
+
+
+@dataclass(slots=True)
+class OldMonths:
+    """Takes out the months that ended `days` ago, except those in which something waits.
+
+    With `days` = 0 none is old; what was begun before is finished all the same.
+    """
+
+    days: int
+    is_dropped: bool
+    name: str = "old months"
+
+    async def run_once(self, connection: Connection, now: datetime) -> bool:
+        """Take out some of them; returns whether there are more."""
+        try:
+            return await self._take_out(connection, now)
+        except Exception as error:
+            if not is_lock_timeout(error):
+                raise
+            log.info("months_in_use", detail="a long transaction uses events; tried again later")
+            return False
+
+    async def _take_out(self, connection: Connection, now: datetime) -> bool:
+        finished = await months.finish_detaching(connection)
+        old = await self._old(connection, now)
+        for month in old[:MAX_MONTHS]:
+            await months.detach(connection, month, to_drop=self.is_dropped)
+        detached = finished + [partition_name(month) for month in old[:MAX_MONTHS]]
+        if detached:
+            log.info("months_detached", names=detached)
+        if self.is_dropped:
+            await _drop(connection)
+        return len(old) > MAX_MONTHS
+
+    async def _old(self, connection: Connection, now: datetime) -> list[datetime]:
+        if self.days == 0:
+            return []
+        old = await months.old_months(connection, now - timedelta(days=self.days))
+        kept = [month for month in old if await months.something_waits(connection, month)]
+        if kept:
+            names = [partition_name(month) for month in kept]
+            log.info("months_kept", names=names, detail="events in them wait, or are dead letters")
+        return [month for month in old if month not in kept]
+
+
+async def _drop(connection: Connection) -> None:
+    dropped, put_back = await months.drop_detached(connection)
+    if dropped:
+        log.info("months_dropped", names=dropped)
+    if put_back:
+        log.info("months_kept", names=put_back, detail="an event in them waits again")
+
+
+@dataclass(slots=True)
+class Sweep:
+    """Deletes the rows of one kind that are older than `days`. It remembers how far it has come."""
+
+    name: str
+    days: int
+    limit: Callable[[datetime], object]
+    """From a time to what the statement compares with."""
+    start: object = 0
+    page: int = PAGE_ROWS
+    _after: object = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._after = self.start
+
+    async def run_once(self, connection: Connection, now: datetime) -> bool:
+        """Sweep up to MAX_PAGES pages; returns whether there is more of what it finds."""
+        before = self.limit(now - timedelta(days=self.days))
+        deleted = 0
+        more = True
+        for _ in range(MAX_PAGES):
+            done = await sweep(
+                connection, self.name, after=self._after, before=before, limit=self.page
+            )
+            deleted += done.deleted
+            self._after, more = done.next, done.more
+            if not more:
+                break
+        if deleted:
+            log.info("swept", what=self.name, deleted=deleted)
+        return more and deleted > 0
+
+
+def sweeps(retention: RetentionSettings) -> list[Sweep]:
+    """The tasks whose age is set; 0 keeps for ever."""
+    all_of_them = [
+        Sweep("evidence", retention.evidence_days, first_id_at, start=FIRST_ID),
+        Sweep("audit", retention.audit_days, _as_it_is),
+        Sweep("outbox", retention.outbox_days, _as_it_is),
+        Sweep("keys", retention.keys_days, first_id_at, page=PAGE_BLOCKS),
+    ]
+    return [one for one in all_of_them if one.days > 0]
+
+
+def _as_it_is(time: datetime) -> datetime:
+    return time

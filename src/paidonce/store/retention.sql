@@ -1,0 +1,83 @@
+-- Each statement reads one page of a table in the order of its keys, after :after, and deletes what
+-- is older than :before in it. `next` is where to go on, `more` whether there is anything to go on
+-- to now.
+
+-- name: evidence
+-- Deliveries that could not be verified. All of them are FAILED_FINAL, which the index has; what
+-- else is, is passed over once: everything up to `next` has been looked at for good.
+WITH page AS (
+    SELECT id, signature_valid FROM webhook_events
+     WHERE status <> 'PROCESSED' AND status = 'FAILED_FINAL'
+       AND id > :after::uuid AND id < :before::uuid
+     ORDER BY id
+     LIMIT :limit::bigint
+),
+gone AS (
+    DELETE FROM webhook_events
+     WHERE id = ANY (ARRAY(SELECT id FROM page WHERE NOT signature_valid))
+       AND id > :after AND id < :before
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM gone) AS deleted,
+       coalesce((SELECT id FROM page ORDER BY id DESC LIMIT 1), :after) AS next,
+       (SELECT count(*) FROM page) = :limit AS more;
+
+-- name: audit
+-- Ids are in the order of time, but for those of transactions that ran at once.
+WITH page AS (
+    SELECT id, at FROM audit_log WHERE id > :after::bigint ORDER BY id LIMIT :limit::bigint
+),
+gone AS (
+    DELETE FROM audit_log
+     WHERE id = ANY (ARRAY(SELECT id FROM page WHERE at < :before::timestamptz))
+    RETURNING 1
+),
+seen AS (
+    SELECT max(id) AS last, count(*) = :limit AND max(at) < :before AS more FROM page
+)
+SELECT (SELECT count(*) FROM gone) AS deleted,
+       CASE WHEN more THEN last ELSE 0 END AS next, coalesce(more, false) AS more
+  FROM seen;
+
+-- name: outbox
+-- What was published. What was not is passed over, however old it is.
+WITH page AS (
+    SELECT seq, occurred_at, published_at FROM outbox
+     WHERE seq > :after::bigint
+     ORDER BY seq
+     LIMIT :limit::bigint
+),
+gone AS (
+    DELETE FROM outbox
+     WHERE seq = ANY (ARRAY(SELECT seq FROM page WHERE published_at < :before::timestamptz))
+       AND published_at IS NOT NULL
+    RETURNING 1
+),
+seen AS (
+    SELECT max(seq) AS last,
+           count(*) = :limit AND coalesce(max(published_at), max(occurred_at)) < :before AS more
+      FROM page
+)
+SELECT (SELECT count(*) FROM gone) AS deleted,
+       CASE WHEN more THEN last ELSE 0 END AS next, coalesce(more, false) AS more
+  FROM seen;
+
+-- name: keys
+-- The table has no index by age, which every event would pay for and hardly anybody needs: it is
+-- walked block by block, :limit blocks at a time, and then from its beginning again.
+WITH gone AS (
+    DELETE FROM event_keys AS k
+     WHERE k.ctid >= format('(%s,0)', :after::bigint)::tid
+       AND k.ctid < format('(%s,0)', :after + :limit::bigint)::tid
+       AND k.event_id < :before::uuid
+       AND NOT EXISTS (SELECT 1 FROM due AS d WHERE d.event_id = k.event_id)
+    RETURNING 1
+),
+seen AS (
+    SELECT :after + :limit AS last,
+           (:after + :limit) * current_setting('block_size')::bigint
+           < pg_relation_size('event_keys') AS more
+)
+SELECT (SELECT count(*) FROM gone) AS deleted,
+       CASE WHEN more THEN last ELSE 0 END AS next, more
+  FROM seen;
