@@ -31,6 +31,7 @@ class Guard:
     old: str  # stands there exactly once
     new: str
     test: str  # goes red without it
+    is_kin: bool = False  # others of its kind are in the table: taken away in the long run only
 
 
 GUARDS: Final = (
@@ -60,6 +61,7 @@ GUARDS: Final = (
         "    UNIQUE (user_id, product),\n",
         "",
         f"{_RACES}a_new_subscription_is_made_once_and_extended_twice",
+        is_kin=True,
     ),
     Guard(
         "the count of the rows written",
@@ -76,6 +78,7 @@ GUARDS: Final = (
         "known.fingerprint == item.identity.fingerprint",
         "True",
         f"{_SETTLE}a_conflict_inside_a_batch_is_kept_as_evidence",
+        is_kin=True,
     ),
     # Once, whoever else is at it.
     Guard(
@@ -135,6 +138,7 @@ GUARDS: Final = (
         "if paid is None or (payment.facts.captured_minor > 0 and not payment.holds_money):",
         "if paid is None:",
         f"{_SETTLE}a_refund_before_its_payment_is_kept_and_takes_part",
+        is_kin=True,
     ),
     Guard(
         "the largest sum of a refund",
@@ -143,6 +147,7 @@ GUARDS: Final = (
         "greatest(refunds.amount_minor, excluded.amount_minor)",
         "excluded.amount_minor",
         f"{_SETTLE}a_refund_is_never_written_smaller_than_it_is",
+        is_kin=True,
     ),
     # Deadlocks are run again, so without the order nothing would be wrong, only slow.
     Guard(
@@ -160,6 +165,7 @@ GUARDS: Final = (
         "sorted(_id_row(*one) for one in changes.ids)",
         "list(_id_row(*one) for one in changes.ids)",
         f"{_RACES}batches_write_in_one_order_so_that_they_cannot_deadlock[ids]",
+        is_kin=True,
     ),
     # A payment and its user.
     Guard(
@@ -211,6 +217,7 @@ GUARDS: Final = (
         "            asyncio.get_running_loop().call_later(0.5, commit)\n"
         "            return settled\n",
         "tests/store/test_group.py::test_what_was_answered_can_be_seen_by_everybody",
+        is_kin=True,
     ),
     Guard(
         "the commit on the disk",
@@ -246,6 +253,7 @@ GUARDS: Final = (
         "if self.tolerance_s is not None and abs(age_s) > self.tolerance_s:",
         "if False:",
         "tests/providers/test_conformance.py::test_a_stale_time_is_refused_and_told_apart",
+        is_kin=True,
     ),
     Guard(
         "the key only after the signature",
@@ -299,6 +307,7 @@ GUARDS: Final = (
         "if len(self._waiting) + self._in_hand >= self._max_waiting:",
         "if len(self._waiting) >= self._max_waiting:",
         "tests/store/test_group.py::test_what_is_in_hand_counts_as_waiting",
+        is_kin=True,
     ),
     Guard(
         "the size of a body that is announced",
@@ -307,6 +316,7 @@ GUARDS: Final = (
         "if len(length) > 18 or int(length) > self.max_body_bytes else None",
         "if len(length) > 18 else None",
         f"{_ANSWERS}a_body_of_the_greatest_size_is_accepted_and_one_byte_more_is_not",
+        is_kin=True,
     ),
     Guard(
         "the size of a body that is streamed",
@@ -342,6 +352,7 @@ GUARDS: Final = (
         "   FOR NO KEY UPDATE OF e SKIP LOCKED;\n\n-- name: take_waiting",
         "   FOR NO KEY UPDATE OF e;\n\n-- name: take_waiting",
         f"{_WORKER}no_claim_waits_for_an_event_that_somebody_has_in_hand[due]",
+        is_kin=True,
     ),
     Guard(
         "the lock of due events",
@@ -359,6 +370,7 @@ GUARDS: Final = (
         "   FOR NO KEY UPDATE OF e SKIP LOCKED;\n\n-- name: mark_start",
         "   FOR UPDATE OF d\n   FOR NO KEY UPDATE OF e SKIP LOCKED;\n\n-- name: mark_start",
         f"{_WORKER}no_claim_waits_for_an_event_that_somebody_has_in_hand[waiting]",
+        is_kin=True,
     ),
     Guard(
         "the lock of awaited events",
@@ -367,6 +379,7 @@ GUARDS: Final = (
         "\n   FOR NO KEY UPDATE OF e SKIP LOCKED;\n\n-- name: mark_start",
         ";\n\n-- name: mark_start",
         f"{_WORKER}no_claim_waits_for_an_event_that_somebody_has_in_hand[waiting]",
+        is_kin=True,
     ),
     Guard(
         "passing over an event's other rows that are held",
@@ -375,6 +388,7 @@ GUARDS: Final = (
         "          WHERE event_id = ANY (:event_id::uuid[])\n            FOR UPDATE SKIP LOCKED",
         "          WHERE event_id = ANY (:event_id::uuid[])\n            FOR UPDATE",
         f"{_WORKER}a_row_of_the_queue_that_somebody_holds_is_left_to_him",
+        is_kin=True,
     ),
     Guard(
         "taking from the queue what is settled",
@@ -402,6 +416,7 @@ GUARDS: Final = (
         "   AND e.status IN ('RECEIVED', 'VALIDATED', 'FAILED_RETRYABLE')\n",
         "",
         f"{_WORKER}a_row_of_the_queue_whose_event_is_final_is_dropped",
+        is_kin=True,
     ),
     Guard(
         "giving up",
@@ -418,6 +433,7 @@ GUARDS: Final = (
         "age < SLOW_FOR",
         "True",
         "tests/unit/test_retry.py::test_what_waits_for_others_is_kept_for_72_hours_at_least",
+        is_kin=True,
     ),
     Guard(
         "the count of faults",
@@ -434,6 +450,7 @@ GUARDS: Final = (
         "is_fault = outcome.status is EventStatus.FAILED_RETRYABLE and not _waits(outcome)",
         "is_fault = outcome.status is EventStatus.FAILED_RETRYABLE",
         f"{_WORKER}having_waited_for_others_uses_up_no_attempt_at_faults",
+        is_kin=True,
     ),
     Guard(
         "the count of starts",
@@ -450,6 +467,7 @@ GUARDS: Final = (
         'QUERIES["mark_start"].row(other, event_id=event_id)',
         'QUERIES["mark_start"].row(connection, event_id=event_id)',
         f"{_WORKER}an_event_that_ends_the_process_each_time_becomes_a_dead_letter",
+        is_kin=True,
     ),
     Guard(
         "forgetting the start of what was survived",
@@ -458,5 +476,6 @@ GUARDS: Final = (
         "                await due.unmark(self._database, one.event_id)\n",
         "                pass\n",
         f"{_WORKER}a_failure_that_is_survived_does_not_make_an_event_deadly",
+        is_kin=True,
     ),
 )

@@ -65,7 +65,13 @@ def runs(
         }
 
 
-@pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "guard" in metafunc.fixturenames:
+        all_of_them = metafunc.config.getoption("--soak")
+        guards = [guard for guard in GUARDS if all_of_them or not guard.is_kin]
+        metafunc.parametrize("guard", guards, ids=lambda guard: guard.name)
+
+
 def test_without_the_guard_a_test_fails(guard: Guard, runs: Runs) -> None:
     """REL-1"""
     run = runs[guard.name].result()
@@ -84,6 +90,14 @@ def test_with_every_guard_the_same_tests_pass(runs: Runs) -> None:
 def test_each_guard_has_a_name_of_its_own() -> None:
     """REL-1"""
     assert len({guard.name for guard in GUARDS}) == len(GUARDS)
+
+
+def test_each_guard_stands_where_the_table_says_and_its_test_too() -> None:
+    """REL-1: of those too that are taken away in the long run only."""
+    for guard in GUARDS:
+        _without(guard, PACKAGE)
+        file, _, test = guard.test.partition("::")
+        assert f"def {test.partition('[')[0]}(" in (ROOT / file).read_text(encoding="utf-8")
 
 
 def _chosen(items: Sequence[pytest.Item]) -> list[Guard]:
@@ -117,12 +131,17 @@ def _run(folder: Path, guard: Guard | None, tests: Sequence[str], server: str) -
 
 def _take_away(guard: Guard, package: Path) -> None:
     file = package / guard.file
-    text = file.read_text(encoding="utf-8")
-    found = text.count(guard.old)
-    assert found == 1, f"{guard.file} has the guard {found} times; bring the table up to date"
-    file.write_text(text.replace(guard.old, guard.new), encoding="utf-8")
+    file.write_text(_without(guard, package), encoding="utf-8")
     for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
         compiled.unlink()  # it may seem to be up to date: the copy keeps the times of the files
+
+
+def _without(guard: Guard, package: Path) -> str:
+    """The text of the guard's file without it."""
+    text = (package / guard.file).read_text(encoding="utf-8")
+    found = text.count(guard.old)
+    assert found == 1, f"{guard.name}: {guard.file} has it {found} times; mend the table"
+    return text.replace(guard.old, guard.new)
 
 
 def _failures(report: Path) -> list[str]:
