@@ -1,7 +1,7 @@
 """The composition root: the only module that knows every room."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Set
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -50,6 +50,10 @@ class App:
     operations: Operations
     edge: Edge | None
     asgi: "Dispatcher | FastAPI"
+    finish: Callable[[], None]
+    """Begin nothing new, because the service is about to stop."""
+    give_up: Callable[[], None]
+    """Answer whoever still waits that he has to come again."""
 
 
 class Dispatcher:
@@ -113,41 +117,38 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
     async with opened_database(settings) as database, AsyncExitStack() as stack:
         rules, sources = await load_rules(settings, database)
         bell = Bell(database)
+        worker = Worker(database, rules, bell, _batch_limit(settings))
         if Role.WORKER in roles:
-            worker = Worker(database, rules, bell, _batch_limit(settings))
             await stack.enter_async_context(_in_background(bell.listen()))
             await stack.enter_async_context(_in_background(worker.run()))
             stack.push_async_callback(worker.stop)
         if Role.JANITOR in roles:
             janitor = Janitor(database, settings.retention)
             await stack.enter_async_context(_in_background(janitor.run()))
-        operations = Operations(database, rules)
-        if Role.WEB not in roles:
-            yield _app_without_deliveries(operations, sources)
-            return
-        await stack.enter_async_context(_in_background(bell.tell()))
         group = Group(database, rules, settings.server.max_waiting, bell)
-        group.start()
-        stack.push_async_callback(group.stop)
-        yield _app(settings, operations, group, sources)
+        if Role.WEB in roles:
+            await stack.enter_async_context(_in_background(bell.tell()))
+            group.start()
+            stack.push_async_callback(group.stop)
+        operations = Operations(database, rules)
+        edge, asgi = _doors(settings, operations, group if Role.WEB in roles else None, sources)
+        yield App(operations, edge, asgi, worker.finish, group.give_up)
 
 
-def _app(
-    settings: Settings, operations: Operations, group: Group, sources: Mapping[str, Source]
-) -> App:
+def _doors(
+    settings: Settings, operations: Operations, group: Group | None, sources: Mapping[str, Source]
+) -> "tuple[Edge | None, Dispatcher | FastAPI]":
+    """What answers. Who takes no deliveries still says whether it is well, and what it counts."""
+    if group is None:
+        api = FastAPI(openapi_url=None)
+        add_health(api, operations, None, sources)
+        return None, api
     intake = Intake(group, sources, is_queued=settings.server.mode == "queued")
     api = operators_api(operations)
     add_health(api, operations, group, sources)
     describe(api)
     edge = Edge(intake, configured_addresses(settings), settings.server.max_body_bytes)
-    return App(operations, edge, Dispatcher(edge, api))
-
-
-def _app_without_deliveries(operations: Operations, sources: Mapping[str, Source]) -> App:
-    """Who takes no deliveries still says whether it is well, and what it counts."""
-    api = FastAPI(openapi_url=None)
-    add_health(api, operations, None, sources)
-    return App(operations, None, api)
+    return edge, Dispatcher(edge, api)
 
 
 def _batch_limit(settings: Settings) -> int:

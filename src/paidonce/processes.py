@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 from typing import Final
@@ -21,11 +21,13 @@ from paidonce.telemetry import configure_logging, logger
 log = logger(__name__)
 
 WATCH_S: Final = 1.0
-STOP_TIMEOUT_S: Final = 9.5
+STOP_TIMEOUT_S: Final = 8.5
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 5.0
 STEADY_S: Final = 10.0
 """Whoever lived that long is replaced at once; the others after a pause that doubles."""
+
+ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
 _FORK: Final = multiprocessing.get_context("fork")
 
@@ -53,11 +55,11 @@ ALONE: Final = Place()
 
 @dataclass(slots=True)
 class _Child:
-    process: ForkProcess
     place: Place
-    started_s: float
-    pause_s: float = FIRST_PAUSE_S
-    due_s: float | None = None  # when a dead one is replaced
+    process: ForkProcess | None = None  # none yet, or it has died
+    started_s: float = 0.0
+    pause_s: float = FIRST_PAUSE_S / 2
+    due_s: float = 0.0  # when a dead one is replaced
 
 
 @dataclass(slots=True)
@@ -68,78 +70,84 @@ class Processes:
     serve: Serve
     let_go: Callable[[], None]  # of what only the children should hold when all is to stop
     _children: list[_Child] = field(default_factory=list)
-    _is_stopping: bool = False
+    _stopped_s: float | None = None  # since when all is to stop
 
     def run(self) -> int:
         """Keep the processes running until SIGTERM or SIGINT; returns the exit code."""
         configure_logging()
         life, alive = os.pipe()  # the children hold the first, the parent alone the second
-        os.set_inheritable(alive, False)
-        for ending in (signal.SIGTERM, signal.SIGINT):
+        for ending in ENDING:
             signal.signal(ending, lambda *_: self._stop())
         for number in range(self.number):
-            self._children.append(self._started(Place(number, True, life), alive))
-        while not self._is_stopping:
-            wait([child.process.sentinel for child in self._living()], timeout=WATCH_S)
+            self._children.append(_Child(Place(number, True, life)))
+        while self._stopped_s is None:
             for child in self._children:
                 self._look_after(child, alive)
-        return self._stopped()
+            wait([process.sentinel for _, process in self._living()], timeout=WATCH_S)
+        return self._ended()
 
-    def _started(self, place: Place, alive: int) -> _Child:
-        process = _FORK.Process(target=self._run_child, args=(place, alive))
-        process.start()
-        return _Child(process, place, time.monotonic())
+    def _look_after(self, child: _Child, alive: int) -> None:
+        if child.process is not None and child.process.exitcode is not None:
+            self._mourn(child)
+        if child.process is None and time.monotonic() >= child.due_s:
+            self._start(child, alive)
+
+    def _start(self, child: _Child, alive: int) -> None:
+        # Neither a child that has no handlers yet nor one that is not listed may meet a signal.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        try:
+            if self._stopped_s is None:
+                process = _FORK.Process(target=self._run_child, args=(child.place, alive))
+                process.start()
+                child.process, child.started_s = process, time.monotonic()
+        except OSError as error:
+            child.due_s = time.monotonic() + LONGEST_PAUSE_S
+            log.error("process_not_started", number=child.place.number, error=str(error))
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
     def _run_child(self, place: Place, alive: int) -> None:
-        for ending in (signal.SIGTERM, signal.SIGINT):
+        for ending in ENDING:
             signal.signal(ending, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         os.close(alive)
         raise SystemExit(self.serve(place))
 
-    def _living(self) -> list[_Child]:
-        return [child for child in self._children if child.due_s is None]
+    def _living(self) -> list[tuple[Place, ForkProcess]]:
+        return [(one.place, one.process) for one in self._children if one.process is not None]
 
-    def _look_after(self, child: _Child, alive: int) -> None:
-        now_s = time.monotonic()
-        if child.due_s is not None:
-            if now_s >= child.due_s and not self._is_stopping:
-                place = Place(child.place.number, False, child.place.parent)
-                again = self._started(place, alive)
-                child.process, child.started_s, child.due_s = again.process, again.started_s, None
-        elif child.process.exitcode is not None:
-            self._mourn(child, now_s)
-
-    def _mourn(self, child: _Child, now_s: float) -> None:
-        code = child.process.exitcode
+    def _mourn(self, child: _Child) -> None:
+        assert child.process is not None
+        code, lived_s = child.process.exitcode, time.monotonic() - child.started_s
         mark_process_dead(child.process.pid)  # type: ignore[no-untyped-call]
-        if self._is_stopping:
-            return
         if code == 2 and child.place.is_first_start:  # it has said what is wrong with the settings
             self._stop()
             return
-        lived_s = now_s - child.started_s
-        child.pause_s = FIRST_PAUSE_S if lived_s > STEADY_S else child.pause_s * 2
-        pause_s = 0.0 if lived_s > STEADY_S else min(child.pause_s, LONGEST_PAUSE_S)
-        child.due_s = now_s + pause_s
-        log.error("process_died", number=child.place.number, code=code, again_in_s=pause_s)
+        is_steady = lived_s > STEADY_S
+        child.pause_s = FIRST_PAUSE_S if is_steady else min(child.pause_s * 2, LONGEST_PAUSE_S)
+        child.due_s = time.monotonic() + (0.0 if is_steady else child.pause_s)
+        child.process, child.place = None, replace(child.place, is_first_start=False)
+        log.error("process_died", number=child.place.number, code=code)
 
     def _stop(self) -> None:
         """Called by a signal, too, and then while anything else may be under way."""
-        self._is_stopping = True
-        self.let_go()
-        for child in self._living():
-            if child.process.is_alive():
-                child.process.terminate()
+        if self._stopped_s is None:
+            self._stopped_s = time.monotonic()
+            self.let_go()
+        for _, process in self._living():
+            process.terminate()
 
-    def _stopped(self) -> int:
+    def _ended(self) -> int:
         """Wait for all to end, and end by force who does not."""
-        deadline_s = time.monotonic() + STOP_TIMEOUT_S
-        for child in self._living():
-            child.process.join(max(deadline_s - time.monotonic(), 0.0))
-            if child.process.exitcode is None:
-                log.error("process_killed", number=child.place.number)
-                child.process.kill()
-                child.process.join()
-        codes = [child.process.exitcode or 0 for child in self._living()]
-        unclean = [code for code in codes if code not in (0, -signal.SIGTERM)]
-        return abs(unclean[0]) if unclean else 0
+        assert self._stopped_s is not None
+        self._stop()
+        codes: list[int] = []
+        for place, process in self._living():
+            process.join(max(self._stopped_s + STOP_TIMEOUT_S - time.monotonic(), 0.0))
+            if process.exitcode is None:
+                log.error("process_killed", number=place.number)
+                process.kill()
+                process.join()
+            codes.append(process.exitcode or 0)
+        unclean = [abs(code) for code in codes if code not in (0, -signal.SIGTERM)]
+        return unclean[0] if unclean else 0

@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
+from types import FrameType
 from typing import Final
 
 import uvicorn
@@ -18,14 +19,18 @@ from paidonce.app import ALL_ROLES, App, running
 from paidonce.crashpoints import arm
 from paidonce.errors import ConfigurationError, InvalidRequestError
 from paidonce.operations import Scope
-from paidonce.processes import ALONE, Place
+from paidonce.processes import ALONE, ENDING, Place
 from paidonce.settings import Role, ServerSettings, Settings
 from paidonce.telemetry import configure_logging
 from paidonce.web.connection import DeliveryConnection, GuardedConnection
 
 BACKLOG: Final = 1024
 PORTS_TO_TRY: Final = 100
-GRACE_S: Final = 8
+
+GIVE_UP_S: Final = 4.0
+"""When to stop, what was accepted has this long to be settled; then it has to come again."""
+GRACE_S: Final = 5
+_STOPPED: Final = "stopped by a signal"
 GC_THRESHOLDS: Final = (20_000, 20, 50)
 
 
@@ -42,24 +47,42 @@ async def serve(
     arm(settings.environment)
     _collect_less_often()
     try:
-        async with running(settings, _roles_at(place, roles)) as app:
-            if place.leads and place.is_first_start:
-                await _prepare(app, settings, is_demo, listener, tell)
-            config = uvicorn.Config(
-                app.asgi,
-                http=_connection(app, settings.server),
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                date_header=False,
-                proxy_headers=False,
-                timeout_graceful_shutdown=GRACE_S,
-            )
-            await _Server(config, place.parent).serve(sockets=[listener])
+        with _start_ended_by_signals():
+            async with running(settings, _roles_at(place, roles)) as app:
+                if place.leads:
+                    await _prepare(app, settings, is_demo, listener, tell)
+                await _Server(_uvicorn(app, settings), app, place.parent).serve(sockets=[listener])
     finally:
         listener.close()
+
+
+def _uvicorn(app: App, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app.asgi,
+        http=_connection(app, settings.server),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+
+
+@contextmanager
+def _start_ended_by_signals() -> Iterator[None]:
+    """End a start that is under way cleanly. Once the server runs, it hears signals itself."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in ENDING:
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel, _STOPPED)
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if error.args != (_STOPPED,):
+            raise
 
 
 async def work(settings: Settings, tell: Callable[[str], None]) -> None:
@@ -67,7 +90,7 @@ async def work(settings: Settings, tell: Callable[[str], None]) -> None:
     configure_logging()
     arm(settings.environment)
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ENDING:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with running(settings, {Role.WORKER, Role.JANITOR}):
         tell("Paidonce works on what waits. It takes no deliveries: `paidonce serve` does.")
@@ -82,18 +105,25 @@ def _roles_at(place: Place, roles: Set[Role]) -> Set[Role]:
 class _Server(uvicorn.Server):
     """uvicorn's server, which ends where it was called and not by the signal that ended it."""
 
-    def __init__(self, config: uvicorn.Config, parent: int | None) -> None:
+    def __init__(self, config: uvicorn.Config, app: App, parent: int | None) -> None:
         super().__init__(config)
+        self._app = app
         self._parent = parent
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in ENDING:
             loop.add_signal_handler(number, self.handle_exit, number, None)
         if self._parent is not None:
             loop.add_reader(self._parent, self._on_parent_dead, self._parent)
         yield
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.should_exit:
+            self._app.finish()
+            asyncio.get_running_loop().call_later(GIVE_UP_S, self._app.give_up)
+        super().handle_exit(sig, frame)
 
     def _on_parent_dead(self, parent: int) -> None:
         asyncio.get_running_loop().remove_reader(parent)

@@ -151,20 +151,16 @@ def test_what_was_acknowledged_around_sigterm_is_there_and_applied(stopped: Stop
 
 
 async def test_what_waits_for_the_database_at_sigterm_is_finished_and_answered(
-    service: Service, database_url: str
+    start_service: StartService, database_url: str
 ) -> None:
     """§15 Commands REC-2: twenty whole requests, held up in the middle by a lock of the test's."""
+    service = start_service()
     service.user(EMAIL)
     blocker = await asyncpg.connect(database_url)
     held = blocker.transaction()
     await held.start()
     await blocker.execute("LOCK TABLE payments IN ACCESS EXCLUSIVE MODE")
-    sockets = []
-    for number in range(20):
-        body = json.dumps(paid(f"held-{number}", email=EMAIL)).encode()
-        connection = socket.create_connection(("127.0.0.1", service.port), timeout=15)
-        connection.sendall(_head(body) + body)
-        sockets.append(connection)
+    sockets = _twenty_requests(service)
     waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'payments'::regclass"
     deadline_s = time.monotonic() + 10
     while await blocker.fetchval(waiting) == 0:
@@ -179,9 +175,47 @@ async def test_what_waits_for_the_database_at_sigterm_is_finished_and_answered(
     code = service.process.wait(15)
 
     assert [answer.split(b"\r\n")[0] for answer in answers] == [b"HTTP/1.1 200 OK"] * 20
-    assert all(b'"success"' in answer for answer in answers)
-    assert _stored(database_url) == {f"held-{number}" for number in range(20)}
+    assert all(b'"success"' in answer or b'"accepted"' in answer for answer in answers)
     assert code == 0
+    start_service()
+    assert until(lambda: _stored(database_url) == {f"held-{number}" for number in range(20)})
+
+
+async def test_a_database_that_never_answers_does_not_keep_it_from_stopping(
+    start_service: StartService, database_url: str
+) -> None:
+    """§15 Commands REC-5: whoever waits is told to come again, and it ends in time."""
+    for processes in ("1", "2"):
+        service = start_service(arguments=["--processes", processes])
+        service.user(EMAIL)
+        blocker = await asyncpg.connect(database_url)
+        held = blocker.transaction()
+        await held.start()
+        await blocker.execute("LOCK TABLE payments IN ACCESS EXCLUSIVE MODE")
+        sockets = _twenty_requests(service)
+        asked_s = time.monotonic()
+        service.process.send_signal(signal.SIGTERM)
+        answers = [_until_closed(connection) for connection in sockets]
+        code = service.process.wait(15)
+        took_s = time.monotonic() - asked_s
+        await held.rollback()
+        await blocker.close()
+        assert {answer.split(b" ")[1] for answer in answers} == {b"503"}
+        assert code == 0
+        assert took_s < 10
+
+
+def _twenty_requests(service: Service) -> list[socket.socket]:
+    """Connections on which a whole request was sent each."""
+    sockets = []
+    for number in range(20):
+        body = json.dumps(paid(f"held-{number}", email=EMAIL)).encode()
+        connection = socket.create_connection(("127.0.0.1", service.port), timeout=15)
+        connection.sendall(_head(body).replace(b"\r\n", b"\r\nexpect: 100-continue\r\n", 1))
+        assert connection.recv(1024) == b"HTTP/1.1 100 Continue\r\n\r\n"  # it has the headers
+        connection.sendall(body)
+        sockets.append(connection)
+    return sockets
 
 
 @pytest.mark.parametrize("acknowledged", [50, 300])

@@ -5,6 +5,7 @@ once, and under load the batches grow by themselves.
 """
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Hashable, Sequence
@@ -36,6 +37,8 @@ MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
 MAX_PASSED_OVER: Final = 512
 BUSY_PAUSE_S: Final = 0.02
 BUSY_PATIENCE_S: Final = 0.5
+BUSY_LIMIT_S: Final = 5.0
+STOP_TIMEOUT_S: Final = 1.0
 
 Arrival = Incoming | Refused
 
@@ -61,7 +64,9 @@ class Group:
         self._rules = rules
         self._max_waiting = max_waiting
         self._waiting: deque[_Entry] = deque()
-        self._in_hand = 0
+        self._in_hand: set[_Entry] = set()
+        self._pausing: set[_Entry] = set()  # busy: they rejoin in a moment
+        self._is_given_up = False
         self._in_flight: set[Hashable] = set()
         self._arrived = asyncio.Event()
         self._emptied = asyncio.Event()
@@ -72,7 +77,9 @@ class Group:
 
         Raises IntakeFullError or DatabaseAwayError, and then nothing was promised.
         """
-        if len(self._waiting) + self._in_hand >= self._max_waiting:
+        if self._is_given_up:
+            raise DatabaseAwayError("the service is stopping")
+        if len(self._waiting) + len(self._in_hand) + len(self._pausing) >= self._max_waiting:
             raise IntakeFullError("too many deliveries wait for the database")
         answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Entry(item, answer, time.monotonic(), _touches(item)))
@@ -91,14 +98,29 @@ class Group:
         """Whether there is a flusher to empty the queue."""
         return any(not flusher.done() for flusher in self._flushers)
 
+    def give_up(self) -> None:
+        """Answer whoever still waits that he has to come again: the service stops.
+
+        What is being settled may be committed all the same; then it is known when it comes again.
+        """
+        self._is_given_up = True
+        left = [*self._waiting, *self._in_hand, *self._pausing]
+        _fail(left, DatabaseAwayError("the service is stopping"))
+        self._waiting.clear()
+
     async def stop(self) -> None:
-        """Settle what waits, then stop."""
-        while (self._waiting or self._in_hand) and self.is_running:
-            self._emptied.clear()
-            await self._emptied.wait()
+        """Settle what waits, then stop; by force after a while."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._empty(), STOP_TIMEOUT_S)
         for flusher in self._flushers:
             flusher.cancel()
-        await asyncio.gather(*self._flushers, return_exceptions=True)
+        if self._flushers:
+            await asyncio.wait(self._flushers, timeout=STOP_TIMEOUT_S)
+
+    async def _empty(self) -> None:
+        while (self._waiting or self._in_hand or self._pausing) and self.is_running:
+            self._emptied.clear()
+            await self._emptied.wait()
 
     async def _flush_forever(self) -> None:
         settler = Settler(self._database, self._rules)
@@ -139,7 +161,7 @@ class Group:
     async def _flush(self, settler: Settler, batch: list[_Entry]) -> None:
         touched = frozenset[Hashable]().union(*(entry.touches for entry in batch))
         self._in_flight |= touched
-        self._in_hand += len(batch)
+        self._in_hand.update(batch)
         try:
             await self._settle(settler, batch)
         except DatabaseAwayError as error:
@@ -149,7 +171,7 @@ class Group:
             log.exception("flush_failed", deliveries=len(batch))
             _fail(batch, DatabaseAwayError(f"settling failed: {type(error).__name__}"))
         finally:
-            self._in_hand -= len(batch)
+            self._in_hand.difference_update(batch)
             self._in_flight -= touched
             self._arrived.set()
             self._emptied.set()
@@ -171,14 +193,21 @@ class Group:
         report(settled)
 
     def _come_again(self, entry: _Entry) -> None:
-        """One locked row must not stall the rest: its delivery rejoins, and at last is stored."""
-        if time.monotonic() - entry.since_s > BUSY_PATIENCE_S and isinstance(entry.item, Incoming):
+        """One locked row must not stall the rest: its delivery rejoins, and at last is stored.
+
+        If even that is held up for long, whoever sent it has to send it again.
+        """
+        waited_s = time.monotonic() - entry.since_s
+        if waited_s > BUSY_LIMIT_S or self._is_given_up:
+            _fail([entry], DatabaseAwayError("others held what it needs for too long"))
+            return
+        if waited_s > BUSY_PATIENCE_S and isinstance(entry.item, Incoming):
             entry.item = replace(entry.item, preset=DEFERRED)
-        self._in_hand += 1
+        self._pausing.add(entry)
         asyncio.get_running_loop().call_later(BUSY_PAUSE_S, self._rejoin, entry)
 
     def _rejoin(self, entry: _Entry) -> None:
-        self._in_hand -= 1
+        self._pausing.discard(entry)
         self._waiting.append(entry)
         self._arrived.set()
 

@@ -160,9 +160,11 @@ class Settler:
         self._careful_until_s = time.monotonic() + (CAREFUL_FOR_S if held_long else ONCE_S)
 
     async def _put_off(self, item: Item, error: Exception) -> Verdict:
-        """Nothing is stored of it. Whoever sent it has to send it again."""
+        """Nothing is stored of it. What is held up may come again, what is refused may not."""
         if not isinstance(item, Incoming | Refused):
             raise error
+        if isinstance(item, Incoming) and trouble(error) is Trouble.RERUN:
+            return Verdict(item, Result.BUSY, None)
         is_evidence = isinstance(item, Refused)
         log.error(
             "evidence_lost" if is_evidence else "delivery_not_stored",

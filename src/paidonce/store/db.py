@@ -18,6 +18,7 @@ from paidonce.store.queries import Connection
 OLDEST_VERSION: Final = 15
 MAX_CLOCK_SKEW_S: Final = 5.0
 CONNECT_TIMEOUT_S: Final = 5.0
+CLOSE_TIMEOUT_S: Final = 1.0
 COMMAND_TIMEOUT_S: Final = 30.0
 POOL_SIZE: Final = 8
 MAX_CAUSES: Final = 10
@@ -125,7 +126,7 @@ class Database:
     async def close(self) -> None:
         """Close the pool, by force if it does not close by itself."""
         try:
-            await asyncio.wait_for(self.pool.close(), timeout=CONNECT_TIMEOUT_S)
+            await asyncio.wait_for(self.pool.close(), timeout=CLOSE_TIMEOUT_S)
         except TimeoutError:
             self.pool.terminate()
 
