@@ -1,10 +1,12 @@
 """A real PostgreSQL for all tests, a fresh database for each, and real server processes."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 from uuid import uuid4
 
 import asyncpg
@@ -16,7 +18,9 @@ from paidonce.store.embedded import EmbeddedPostgres
 from paidonce.store.schema import migrate
 from tests.service import Service, started_service, started_worker
 
-TEMPLATE = "paidonce_template"
+TEMPLATE: Final = f"template_{os.getpid()}"
+SERVER_VARIABLE: Final = "TEST_POSTGRES"
+"""The URL of a server that runs already, for tests that are run by a test."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,16 +37,27 @@ def data_dir() -> Iterator[Path]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def postgres(data_dir: Path) -> AsyncIterator[str]:
-    """The URL of a running embedded PostgreSQL that has a migrated template database."""
+async def server(data_dir: Path) -> AsyncIterator[str]:
+    """The URL of a running PostgreSQL: an embedded one, or the one that was handed over."""
+    if given := os.environ.get(SERVER_VARIABLE):
+        yield given
+        return
     embedded = EmbeddedPostgres(data_dir / "shared")
     url = await embedded.start()
-    await _create(url, TEMPLATE)
-    template = await open_database(_url_of(url, TEMPLATE))
-    await migrate(template)
-    await template.close()
+    await _forgo_the_disk(url)
     yield url
     await embedded.stop()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def postgres(server: str) -> AsyncIterator[str]:
+    """The URL of a running PostgreSQL that has a migrated template database."""
+    await _create(server, TEMPLATE)
+    template = await open_database(_url_of(server, TEMPLATE))
+    await migrate(template)
+    await template.close()
+    yield server
+    await _drop(server, TEMPLATE)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -60,9 +75,7 @@ async def fresh_database(postgres: str) -> AsyncIterator[str]:
     try:
         yield _url_of(postgres, name)
     finally:
-        connection = await asyncpg.connect(postgres)
-        await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-        await connection.close()
+        await _drop(postgres, name)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -119,9 +132,23 @@ def service(start_service: StartService) -> Service:
     return start_service()
 
 
+async def _forgo_the_disk(url: str) -> None:
+    """Tests end processes and never the machine: what the kernel has is safe enough."""
+    connection = await asyncpg.connect(url)
+    await connection.execute("ALTER SYSTEM SET fsync = off")
+    await connection.execute("SELECT pg_reload_conf()")
+    await connection.close()
+
+
 async def _create(url: str, name: str, template: str = "template1") -> None:
     connection = await asyncpg.connect(url)
     await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    await connection.close()
+
+
+async def _drop(url: str, name: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
     await connection.close()
 
 

@@ -157,12 +157,13 @@ async def stage(database: Database, retry: RetryPolicy | None = None) -> Stage:
     return Stage(database, Rules(book, {source_id: source}, retry or RetryPolicy()), source)
 
 
-async def somebody_waits(connection: Connection) -> None:
-    """Return when a session of this database waits for a lock that another one holds."""
+async def somebody_waits(connection: Connection, sessions: int = 1) -> None:
+    """Return when so many sessions of this database wait for a lock that another one holds."""
     for _ in range(2_000):
-        if await connection.fetchval(
-            "SELECT EXISTS (SELECT 1 FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)"
-            " WHERE NOT l.granted AND a.datname = current_database())"
-        ):
+        waiting = await connection.fetchval(
+            "SELECT count(DISTINCT l.pid) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)"
+            " WHERE NOT l.granted AND a.datname = current_database()"
+        )
+        if waiting >= sessions:
             return
     raise AssertionError("nobody waits")

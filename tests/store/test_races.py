@@ -1,18 +1,24 @@
 """Two transactions at once: whoever is second starts again on what the first one left."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
+import asyncpg
 import pytest
 from uuid_utils.compat import uuid7
 
-from paidonce.domain.events import Says
+from paidonce.domain.events import EventId, ExternalId, PaymentId, Says
 from paidonce.engine.items import Incoming, Result
 from paidonce.engine.linking import Linker
 from paidonce.engine.names import waits_for_email
 from paidonce.engine.settle import settle
 from paidonce.engine.transactions import Settler
 from paidonce.store import people, settlement
+from paidonce.store.queries import Connection
+from paidonce.store.settlement import Changes, KnownKey
 from tests.store.batches import DAYS, Stage, somebody_waits
 
 INTERLEAVINGS = 40
@@ -27,10 +33,18 @@ async def settled_after(
         await transaction.start()
         (one,) = (await settle(holder, [first], shop.rules)).verdicts
         task = asyncio.create_task(settler.settle([second]))
-        await somebody_waits(watcher)
+        await _until_it_waits(task, watcher)
         await transaction.commit()
         (other,) = (await task).verdicts
     return one.result, other.result
+
+
+async def _until_it_waits(task: asyncio.Task[Any], watcher: Connection) -> None:
+    """Return when the task waits for a lock, or has come to its end without one."""
+    waits = asyncio.create_task(somebody_waits(watcher))
+    await asyncio.wait({task, waits}, return_when=asyncio.FIRST_COMPLETED)
+    waits.cancel()
+    await asyncio.gather(waits, return_exceptions=True)
 
 
 async def test_the_second_of_one_key_is_a_duplicate(shop: Stage, settler: Settler) -> None:
@@ -49,6 +63,18 @@ async def test_the_second_of_one_key_may_be_a_conflict(shop: Stage, settler: Set
     assert found == (Result.UNLINKED, Result.CONFLICT)
 
 
+async def test_the_second_of_one_key_is_seen_though_it_names_another_payment(
+    shop: Stage, settler: Settler
+) -> None:
+    """INB-1 INB-2: the two have nothing in common but the key."""
+    for name in ("p", "q"):
+        await shop.user(f"{name}@example.com")
+    first, second = shop.paid("p", key="evt"), shop.paid("q", key="evt")
+    found = await settled_after(shop, settler, first, second)
+    assert found == (Result.PROCESSED, Result.CONFLICT)
+    assert await shop.number("payments") == await shop.number("outbox") == 1
+
+
 async def test_a_new_payment_is_made_once(shop: Stage, settler: Settler) -> None:
     """PAY-1 PAY-3: sibling events of a payment that neither knew."""
     await shop.user("p@example.com")
@@ -56,6 +82,15 @@ async def test_a_new_payment_is_made_once(shop: Stage, settler: Settler) -> None
     found = await settled_after(shop, settler, first, second)
     assert found == (Result.PROCESSED, Result.PROCESSED)
     assert await shop.number("payments") == await shop.number("outbox") == 1
+    assert await shop.number("webhook_events") == 2
+
+
+async def test_a_new_payment_that_nobody_owns_is_made_once(shop: Stage, settler: Settler) -> None:
+    """PAY-1: the siblings have nothing in common but the payment's id."""
+    first, second = shop.paid("p", key="evt-1"), shop.paid("p", key="evt-2")
+    found = await settled_after(shop, settler, first, second)
+    assert found == (Result.UNLINKED, Result.UNLINKED)
+    assert await shop.number("payments") == await shop.number("payment_ids") == 1
     assert await shop.number("webhook_events") == 2
 
 
@@ -103,6 +138,42 @@ def _is_busy(verdict: object) -> bool:
     return getattr(verdict, "result", None) is Result.BUSY
 
 
+def keys_of(shop: Stage, *names: str) -> Changes:
+    """New keys, which sort by their names."""
+    digests = [name.encode() * 16 for name in names]
+    new = KnownKey(EventId(uuid7()), b"f" * 16, 1)
+    return Changes(keys=[((shop.source.id, digest), new) for digest in digests])
+
+
+def ids_of(shop: Stage, *names: str) -> Changes:
+    """New ids of a payment, which sort by their names."""
+    payment_id = PaymentId(uuid7())
+    return Changes(ids=[(shop.source.id, ExternalId("k", name), payment_id) for name in names])
+
+
+@pytest.mark.parametrize("named", [keys_of, ids_of], ids=["keys", "ids"])
+async def test_batches_write_in_one_order_so_that_they_cannot_deadlock(
+    shop: Stage, named: Callable[..., Changes]
+) -> None:
+    """REC-3: each has written its first name when both meet the middle one."""
+    now = datetime.now(UTC)
+    async with AsyncExitStack() as stack:
+        holder, one, other, watcher = [
+            await stack.enter_async_context(shop.database.connection()) for _ in range(4)
+        ]
+        transaction = holder.transaction()
+        await transaction.start()
+        await settlement.write(holder, named(shop, "m"), now)
+        forth = asyncio.create_task(settlement.write(one, named(shop, "a", "m", "z"), now))
+        await somebody_waits(watcher)
+        back = asyncio.create_task(settlement.write(other, named(shop, "z", "m", "a"), now))
+        await somebody_waits(watcher, sessions=2)
+        await transaction.rollback()
+        done = await asyncio.gather(forth, back, return_exceptions=True)
+    assert done[0] is None
+    assert isinstance(done[1], asyncpg.SerializationError), "it met what the first one wrote"
+
+
 async def test_a_payment_sees_the_user_that_is_just_being_created(
     shop: Stage, settler: Settler
 ) -> None:
@@ -117,6 +188,29 @@ async def test_a_payment_sees_the_user_that_is_just_being_created(
     (verdict,) = (await settler.settle([item])).verdicts
     assert verdict.result is Result.PROCESSED
     assert (await shop.payment("p"))["applied_at"] is not None
+
+
+class Meanwhile:
+    """A connection on which something happens before its first `fetch`, which takes the lock."""
+
+    def __init__(self, connection: Connection, happens: Callable[[], Awaitable[object]]) -> None:
+        self._connection = connection
+        self._happens = happens
+
+    async def fetch(self, *arguments: Any) -> Any:
+        await self._happens()
+        return await self._connection.fetch(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+async def test_a_payment_sees_the_user_that_was_created_before_it_had_the_lock(shop: Stage) -> None:
+    """PAY-5: and after it had looked."""
+    async with shop.database.transaction() as connection:
+        meanwhile = Meanwhile(connection, lambda: shop.user("p@example.com"))
+        settled = await settle(cast("Connection", meanwhile), [shop.paid("p")], shop.rules)
+    assert [verdict.result for verdict in settled.verdicts] == [Result.PROCESSED]
 
 
 async def test_a_user_sees_the_payment_that_is_just_being_settled(shop: Stage) -> None:
@@ -144,11 +238,9 @@ async def _created_while_settling(shop: Stage, item: Incoming) -> None:
         (verdict,) = (await settle(holder, [item], shop.rules)).verdicts
         assert verdict.result is Result.UNLINKED
         task = asyncio.create_task(linker.create_user("P@example.com"))
-        waits = asyncio.create_task(somebody_waits(watcher))
-        await asyncio.wait({task, waits}, return_when=asyncio.FIRST_COMPLETED)
+        await _until_it_waits(task, watcher)
         await transaction.commit()
         await task
-        await asyncio.gather(waits, return_exceptions=True)
 
 
 async def test_users_and_payments_that_come_together_never_miss_each_other(shop: Stage) -> None:

@@ -68,10 +68,11 @@ async def test_a_duplicate_of_an_earlier_batch_is_one_too(shop: Stage, settler: 
 async def test_siblings_inside_a_batch_are_applied_once(shop: Stage, settler: Settler) -> None:
     """PAY-3: other events, one payment."""
     await shop.user("p-1@example.com")
-    items = [shop.paid("p-1", key=f"evt-{number}") for number in range(10)]
-    assert await results(settler, *items) == [Result.PROCESSED] * 10
+    settled = await settler.settle([shop.paid("p-1", key=f"evt-{number}") for number in range(10)])
+    assert [one.result for one in settled.verdicts] == [Result.PROCESSED] * 10
     assert await shop.number("payments") == await shop.number("outbox") == 1
-    subscription = await shop.one("SELECT version FROM subscriptions")
+    subscription = await shop.one("SELECT current_period_end, version FROM subscriptions")
+    assert subscription["current_period_end"] == settled.now + DAYS
     assert subscription["version"] == 1
 
 

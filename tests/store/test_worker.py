@@ -102,6 +102,73 @@ async def test_an_event_that_somebody_has_in_hand_stays_in_the_queue(
     assert await shop.number("due") == 0
 
 
+@pytest.mark.parametrize("how", ["due", "waiting"])
+async def test_no_claim_waits_for_an_event_that_somebody_has_in_hand(
+    shop: Stage, settler: Settler, how: str
+) -> None:
+    """RET-4: nor for a row of the queue that came while it was in hand."""
+    await settler.settle([shop.paid("p")])
+    await make_due(shop)
+    (waiting,) = await shop.rows("SELECT event_id, waits_on FROM due")
+    claims = {
+        "due": lambda connection: due.DueClaims().take(connection, 9),
+        "waiting": lambda connection: due.claim_waiting(connection, [waiting["waits_on"]], 9),
+    }
+    one, other = await shop.database.dedicated(), await shop.database.dedicated()
+    async with one.transaction(), other.transaction():
+        assert (await claims[how](one)).number == 1
+        assert (await claims[how](other)).number == 0
+        async with shop.database.connection() as connection:
+            await connection.execute(
+                "INSERT INTO due (run_at, event_id, waits_on)"
+                " VALUES (now() - interval '1 minute', $1, $2)",
+                *waiting.values(),
+            )
+        assert (await claims[how](other)).number == 0
+    for connection in (one, other):
+        await connection.close()
+
+
+async def test_a_row_of_the_queue_that_somebody_holds_is_left_to_him(
+    shop: Stage, settler: Settler, worker: Worker
+) -> None:
+    """RET-4: an event that is taken by one of its rows does not wait for another of them."""
+    (item,) = await stored(shop, settler, "p")
+    async with shop.database.transaction() as connection:
+        await connection.execute("SELECT 1 FROM due FOR UPDATE")
+        async with shop.database.connection() as other:
+            await other.execute(WAKE, item.event_id)
+        assert await worker.run_once() == 1
+    assert await applied(shop) == 1
+    assert await shop.number("due") == 1, "the row that was held; its event is final now"
+
+
+class ProcessEnds(BaseException):
+    """What no handler catches."""
+
+
+@dataclass(frozen=True)
+class Deadly(Plain):
+    """A reader that ends whoever uses it."""
+
+    def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
+        raise ProcessEnds
+
+
+async def test_what_a_worker_had_in_hand_when_it_ended_is_there_for_the_next_one(
+    shop: Stage, settler: Settler, worker: Worker
+) -> None:
+    """RET-4: the claim is part of the transaction that settles it."""
+    await stored(shop, settler, "p")
+    source = replace(shop.source, provider=Deadly())
+    ended = Worker(shop.database, replace(shop.rules, sources={source.id: source}))
+    with pytest.raises(ProcessEnds):
+        await ended.run_once()
+    await ended.close()
+    assert await worker.run_once() == 1
+    assert await applied(shop) == 1
+
+
 async def test_all_that_stands_in_the_queue_for_an_event_is_taken_with_it(
     shop: Stage, settler: Settler, worker: Worker
 ) -> None:
@@ -353,13 +420,10 @@ async def test_a_listener_that_lost_its_connection_listens_again(
     bell = Bell(shop.database)
     listening = asyncio.create_task(bell.listen())
     async with shop.database.connection() as connection:
-        await _until_listening(connection)
-        await connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE query ILIKE 'listen%' AND datname = current_database()"
-        )
+        lost = await _until_listening(connection)
+        await connection.execute("SELECT pg_terminate_backend($1)", lost)
         assert await bell.heard(10), "what was rung meanwhile may have been missed"
-        await _until_listening(connection)
+        assert await _until_listening(connection, besides=lost) != lost
         await due.ring(connection)
         assert await bell.heard(10)
     listening.cancel()
@@ -407,13 +471,16 @@ async def _until_empty(shop: Stage) -> None:
     raise AssertionError("something waits for ever")
 
 
-async def _until_listening(connection: Any) -> None:
+async def _until_listening(connection: Any, besides: int = 0) -> int:
+    """The session that listens; `besides` is one that may not have noticed yet that it ends."""
     for _ in range(1_000):
-        if await connection.fetchval(
-            "SELECT count(*) FROM pg_stat_activity"
-            " WHERE query ILIKE 'listen%' AND datname = current_database()"
-        ):
-            return
+        pid: int | None = await connection.fetchval(
+            "SELECT pid FROM pg_stat_activity WHERE query ILIKE 'listen%' AND state = 'idle'"
+            " AND datname = current_database() AND pid <> $1",
+            besides,
+        )
+        if pid is not None:
+            return pid
         await asyncio.sleep(0.01)
     raise AssertionError("nobody listens")
 

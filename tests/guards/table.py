@@ -1,0 +1,481 @@
+"""Each guard, how a copy of the package loses it, and the test that cannot do without it.
+
+Where two guards cover each other, the test looks at the statement alone, or at an instant at which
+only one of them is there; the comment says which.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+_DECIDE: Final = "domain/decide.py"
+_DUE: Final = "store/due.sql"
+_GROUP: Final = "engine/group.py"
+_INTAKE: Final = "engine/intake.py"
+_SCHEMA: Final = "store/migrations/versions/0001_first.sql"
+_SETTLEMENT: Final = "store/settlement.sql"
+_WRITING: Final = "store/settlement.py"
+
+_RACES: Final = "tests/store/test_races.py::test_"
+_SETTLE: Final = "tests/store/test_settle.py::test_"
+_WORKER: Final = "tests/store/test_worker.py::test_"
+_ANSWERS: Final = "tests/flow/test_answers.py::test_"
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A few characters of the package that something depends on."""
+
+    name: str
+    requirement: str
+    file: str  # within the package
+    old: str  # stands there exactly once
+    new: str
+    test: str  # goes red without it
+    is_kin: bool = False  # others of its kind are in the table: taken away in the long run only
+
+
+GUARDS: Final = (
+    # What was seen before.
+    Guard(
+        # The ids of a payment are unique too, so the two must not share a payment.
+        "the unique key of events",
+        "INB-1",
+        _SCHEMA,
+        "    PRIMARY KEY (source_id, digest),\n",
+        "",
+        f"{_RACES}the_second_of_one_key_is_seen_though_it_names_another_payment",
+    ),
+    Guard(
+        # A user's subscription is unique too, so the payment must not have a user.
+        "the unique ids of payments",
+        "PAY-1",
+        _SCHEMA,
+        "    payment_id  uuid NOT NULL,\n    PRIMARY KEY (source_id, kind, external_id)\n",
+        "    payment_id  uuid NOT NULL\n",
+        f"{_RACES}a_new_payment_that_nobody_owns_is_made_once",
+    ),
+    Guard(
+        "one subscription of a user and product",
+        "FUL-1",
+        _SCHEMA,
+        "    UNIQUE (user_id, product),\n",
+        "",
+        f"{_RACES}a_new_subscription_is_made_once_and_extended_twice",
+        is_kin=True,
+    ),
+    Guard(
+        "the count of the rows written",
+        "PAY-3",
+        _SCHEMA,
+        "IF written <> expected THEN",
+        "IF false THEN",
+        f"{_RACES}the_second_of_one_key_is_a_duplicate",
+    ),
+    Guard(
+        "meaning beside the key",
+        "INB-2",
+        "engine/batch.py",
+        "known.fingerprint == item.identity.fingerprint",
+        "True",
+        f"{_SETTLE}a_conflict_inside_a_batch_is_kept_as_evidence",
+        is_kin=True,
+    ),
+    # Once, whoever else is at it.
+    Guard(
+        "the lock of payments",
+        "PAY-3",
+        _SETTLEMENT,
+        "     ORDER BY p.id\n       FOR NO KEY UPDATE SKIP LOCKED  -- locks\n",
+        "     ORDER BY p.id\n",
+        f"{_SETTLE}a_locked_row_keeps_only_its_own_events_busy[payments]",
+    ),
+    Guard(
+        "the lock of subscriptions",
+        "PAY-3",
+        _SETTLEMENT,
+        "     ORDER BY s.id\n       FOR NO KEY UPDATE SKIP LOCKED  -- locks\n",
+        "     ORDER BY s.id\n",
+        f"{_SETTLE}a_locked_row_keeps_only_its_own_events_busy[subscriptions]",
+    ),
+    Guard(
+        "the version of payments",
+        "PAY-3",
+        _SETTLEMENT,
+        "       AND p.version = c.version\n",
+        "",
+        f"{_SETTLE}a_payment_that_changed_since_it_was_read_is_not_overwritten",
+    ),
+    Guard(
+        "the version of subscriptions",
+        "PAY-3",
+        _SETTLEMENT,
+        "       AND s.version = c.version\n",
+        "",
+        f"{_SETTLE}a_subscription_that_changed_since_it_was_read_is_not_overwritten",
+    ),
+    Guard(
+        # Whoever applies a payment changes its version: the statement is tried with the right one.
+        "applied_at in the statement",
+        "PAY-3",
+        _SETTLEMENT,
+        "       AND (p.applied_at IS NULL OR p.applied_at = c.applied_at)\n",
+        "",
+        f"{_SETTLE}a_payment_that_was_applied_is_not_applied_again",
+    ),
+    Guard(
+        # The statement cannot help within a batch, where all events of a payment become one row.
+        "applied_at in the decision",
+        "PAY-3",
+        _DECIDE,
+        "    if payment.applied_at is not None:\n        return _already_applied",
+        "    if False:\n        return _already_applied",
+        f"{_SETTLE}siblings_inside_a_batch_are_applied_once",
+    ),
+    Guard(
+        "money that is still there",
+        "PAY-3",
+        _DECIDE,
+        "if paid is None or (payment.facts.captured_minor > 0 and not payment.holds_money):",
+        "if paid is None:",
+        f"{_SETTLE}a_refund_before_its_payment_is_kept_and_takes_part",
+        is_kin=True,
+    ),
+    Guard(
+        "the largest sum of a refund",
+        "PAY-2",
+        _SETTLEMENT,
+        "greatest(refunds.amount_minor, excluded.amount_minor)",
+        "excluded.amount_minor",
+        f"{_SETTLE}a_refund_is_never_written_smaller_than_it_is",
+        is_kin=True,
+    ),
+    # Deadlocks are run again, so without the order nothing would be wrong, only slow.
+    Guard(
+        "the order of keys",
+        "REC-3",
+        _WRITING,
+        "sorted(_key_row(*key) for key in changes.keys)",
+        "list(_key_row(*key) for key in changes.keys)",
+        f"{_RACES}batches_write_in_one_order_so_that_they_cannot_deadlock[keys]",
+    ),
+    Guard(
+        "the order of ids",
+        "REC-3",
+        _WRITING,
+        "sorted(_id_row(*one) for one in changes.ids)",
+        "list(_id_row(*one) for one in changes.ids)",
+        f"{_RACES}batches_write_in_one_order_so_that_they_cannot_deadlock[ids]",
+        is_kin=True,
+    ),
+    # A payment and its user.
+    Guard(
+        "the lock of who found no user",
+        "PAY-5",
+        _SETTLEMENT,
+        "WHERE pg_try_advisory_xact_lock_shared(hashtextextended(name, 0))",
+        "WHERE hashtextextended(name, 0) IS NOT NULL",
+        f"{_RACES}a_user_sees_the_payment_that_is_just_being_settled",
+    ),
+    Guard(
+        "the lock of who creates a user",
+        "PAY-5",
+        _SETTLEMENT,
+        "SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))",
+        "SELECT hashtextextended(:name, 0)",
+        f"{_RACES}a_payment_sees_the_user_that_is_just_being_created",
+    ),
+    Guard(
+        "the second look under the lock",
+        "PAY-5",
+        "engine/settle.py",
+        "        loaded = await settlement.load(connection, wanted)\n        loaded = replace(",
+        "        loaded = replace(",
+        f"{_RACES}a_payment_sees_the_user_that_was_created_before_it_had_the_lock",
+    ),
+    # Acknowledged is stored.
+    Guard(
+        "the answer after the commit",
+        "REC-2",
+        _GROUP,
+        "        settled = await settler.settle([entry.item for entry in batch])\n",
+        "        for entry in batch:\n"
+        "            verdict = Verdict(entry.item, Result.PROCESSED, entry.item.event_id)\n"
+        "            entry.answer.set_result(verdict)\n"
+        "        settled = await settler.settle([entry.item for entry in batch])\n",
+        "tests/store/test_group.py::test_nobody_is_answered_while_the_transaction_is_open",
+    ),
+    Guard(
+        "the commit before the answer",
+        "REC-2",
+        "engine/transactions.py",
+        "            async with self._connection.transaction():\n"
+        "                return await settle(self._connection, items, self._rules)\n",
+        "            transaction = self._connection.transaction()\n"
+        "            await transaction.start()\n"
+        "            settled = await settle(self._connection, items, self._rules)\n"
+        "            commit = lambda: asyncio.ensure_future(transaction.commit())\n"
+        "            asyncio.get_running_loop().call_later(0.5, commit)\n"
+        "            return settled\n",
+        "tests/store/test_group.py::test_what_was_answered_can_be_seen_by_everybody",
+        is_kin=True,
+    ),
+    Guard(
+        "the commit on the disk",
+        "REC-2",
+        "store/db.py",
+        '    "synchronous_commit": "on",\n',
+        "",
+        "tests/store/test_connections.py"
+        "::test_a_commit_waits_for_the_disk_whatever_the_database_says",
+    ),
+    Guard(
+        "the halving of a batch",
+        "REC-6",
+        "engine/transactions.py",
+        '    log.warning("batch_halved", items=len(items), exc_info=error)\n',
+        "    raise error\n",
+        f"{_SETTLE}a_poisoned_event_is_stored_and_takes_nobody_with_it",
+    ),
+    # Forged is without effect.
+    Guard(
+        "the signature",
+        "REC-1",
+        "providers/signing.py",
+        "found |= hmac.compare_digest(offered, one)",
+        "found |= len(offered) == len(one)",
+        "tests/providers/test_conformance.py"
+        "::test_each_flipped_bit_of_the_signature_and_of_what_it_signs_is_refused",
+    ),
+    Guard(
+        "the age of what is signed",
+        "PRV-8",
+        "providers/standard.py",
+        "if self.tolerance_s is not None and abs(age_s) > self.tolerance_s:",
+        "if False:",
+        "tests/providers/test_conformance.py::test_a_stale_time_is_refused_and_told_apart",
+        is_kin=True,
+    ),
+    Guard(
+        "the key only after the signature",
+        "SEC-5",
+        _INTAKE,
+        "            source.provider.verify(delivery)\n",
+        "            try:\n"
+        "                source.provider.verify(delivery)\n"
+        "            except RefusedError as refusal:\n"
+        "                from paidonce.domain.events import Code, EventStatus, Outcome\n"
+        "                failed = EventStatus.FAILED_FINAL\n"
+        "                outcome = Outcome(failed, Code.INVALID_SIGNATURE, str(refusal))\n"
+        "                identity = source.provider.identify(delivery)\n"
+        "                event = source.provider.translate(delivery)\n"
+        "                key = (source.id, key_digest(identity.key))\n"
+        "                await self._group.submit(Incoming(\n"
+        "                    EventId(uuid7()), source, request, delivery, identity, key, event,\n"
+        "                    outcome))\n"
+        "                raise\n",
+        "tests/store/test_intake.py::test_a_forged_delivery_claims_no_key",
+    ),
+    Guard(
+        "the limit on evidence of an address",
+        "SEC-5",
+        _INTAKE,
+        "if full or self._kept[address] >= MAX_EVIDENCE_PER_ADDRESS:",
+        "if full:",
+        "tests/store/test_intake.py::test_a_flood_of_forgeries_leaves_bounded_evidence",
+    ),
+    Guard(
+        "the limit on evidence of all",
+        "SEC-5",
+        _INTAKE,
+        "full = self._kept.total() >= MAX_EVIDENCE\n",
+        "full = False\n",
+        "tests/unit/test_evidence.py::test_all_addresses_together_have_a_limit_too",
+    ),
+    # What is sent is bounded.
+    Guard(
+        "the end of the queue",
+        "SEC-8",
+        _GROUP,
+        "len(self._waiting) + len(self._in_hand) + len(self._pausing) >= self._max_waiting",
+        "False",
+        "tests/store/test_group.py::test_a_full_queue_refuses_what_comes_and_keeps_what_it_has",
+    ),
+    Guard(
+        "the count of what is in hand",
+        "SEC-8",
+        _GROUP,
+        "len(self._waiting) + len(self._in_hand) + len(self._pausing) >= self._max_waiting",
+        "len(self._waiting) + len(self._pausing) >= self._max_waiting",
+        "tests/store/test_group.py::test_what_is_in_hand_counts_as_waiting",
+        is_kin=True,
+    ),
+    Guard(
+        "the size of a body that is announced",
+        "SEC-8",
+        "web/edge.py",
+        "if len(length) > 18 or int(length) > self.max_body_bytes else None",
+        "if len(length) > 18 else None",
+        f"{_ANSWERS}a_body_of_the_greatest_size_is_accepted_and_one_byte_more_is_not",
+        is_kin=True,
+    ),
+    Guard(
+        "the size of a body that is streamed",
+        "SEC-8",
+        "web/connection.py",
+        "if len(self._body) > self.edge.max_body_bytes:",
+        "if False:",
+        f"{_ANSWERS}a_body_of_the_greatest_size_is_accepted_and_one_byte_more_is_not",
+    ),
+    Guard(
+        "the deadline of a request",
+        "SEC-8",
+        "web/connection.py",
+        "if self._deadline_s is not None and now_s >= self._deadline_s:",
+        "if False:",
+        f"{_ANSWERS}a_body_that_is_sent_too_slowly_is_given_up",
+    ),
+    # What waits.
+    Guard(
+        "passing over the queue's rows that are held",
+        "RET-4",
+        _DUE,
+        " LIMIT :limit\n   FOR UPDATE OF d SKIP LOCKED\n"
+        "   FOR NO KEY UPDATE OF e SKIP LOCKED;\n\n-- name: take_waiting",
+        " LIMIT :limit\n   FOR UPDATE OF d\n"
+        "   FOR NO KEY UPDATE OF e SKIP LOCKED;\n\n-- name: take_waiting",
+        f"{_WORKER}no_claim_waits_for_an_event_that_somebody_has_in_hand[due]",
+    ),
+    Guard(
+        "passing over due events that are held",
+        "RET-4",
+        _DUE,
+        "   FOR NO KEY UPDATE OF e SKIP LOCKED;\n\n-- name: take_waiting",
+        "   FOR NO KEY UPDATE OF e;\n\n-- name: take_waiting",
+        f"{_WORKER}no_claim_waits_for_an_event_that_somebody_has_in_hand[due]",
+        is_kin=True,
+    ),
+    Guard(
+        "the lock of due events",
+        "RET-4",
+        _DUE,
+        "\n   FOR NO KEY UPDATE OF e SKIP LOCKED;\n\n-- name: take_waiting",
+        ";\n\n-- name: take_waiting",
+        f"{_WORKER}no_claim_waits_for_an_event_that_somebody_has_in_hand[due]",
+    ),
+    Guard(
+        "passing over awaited rows that are held",
+        "RET-4",
+        _DUE,
+        "   FOR UPDATE OF d SKIP LOCKED\n"
+        "   FOR NO KEY UPDATE OF e SKIP LOCKED;\n\n-- name: mark_start",
+        "   FOR UPDATE OF d\n   FOR NO KEY UPDATE OF e SKIP LOCKED;\n\n-- name: mark_start",
+        f"{_WORKER}no_claim_waits_for_an_event_that_somebody_has_in_hand[waiting]",
+        is_kin=True,
+    ),
+    Guard(
+        "the lock of awaited events",
+        "RET-4",
+        _DUE,
+        "\n   FOR NO KEY UPDATE OF e SKIP LOCKED;\n\n-- name: mark_start",
+        ";\n\n-- name: mark_start",
+        f"{_WORKER}no_claim_waits_for_an_event_that_somebody_has_in_hand[waiting]",
+        is_kin=True,
+    ),
+    Guard(
+        "passing over an event's other rows that are held",
+        "RET-4",
+        _DUE,
+        "          WHERE event_id = ANY (:event_id::uuid[])\n            FOR UPDATE SKIP LOCKED",
+        "          WHERE event_id = ANY (:event_id::uuid[])\n            FOR UPDATE",
+        f"{_WORKER}a_row_of_the_queue_that_somebody_holds_is_left_to_him",
+        is_kin=True,
+    ),
+    Guard(
+        "taking from the queue what is settled",
+        "RET-4",
+        _DUE,
+        "    DELETE FROM due\n     WHERE id = ANY",
+        "    UPDATE due SET run_at = run_at\n     WHERE id = ANY",
+        f"{_SETTLE}a_stored_event_is_settled_by_a_worker_once",
+    ),
+    Guard(
+        "the claim within the transaction that settles",
+        "RET-4",
+        "engine/worker.py",
+        "        async with connection.transaction():\n"
+        "            claim = await self._claims.take(connection, self._max_batch)\n",
+        "        async with connection.transaction():\n"
+        "            claim = await self._claims.take(connection, self._max_batch)\n"
+        "        async with connection.transaction():\n",
+        f"{_WORKER}what_a_worker_had_in_hand_when_it_ended_is_there_for_the_next_one",
+    ),
+    Guard(
+        "leaving final events alone",
+        "RET-4",
+        _DUE,
+        "   AND e.status IN ('RECEIVED', 'VALIDATED', 'FAILED_RETRYABLE')\n",
+        "",
+        f"{_WORKER}a_row_of_the_queue_whose_event_is_final_is_dropped",
+        is_kin=True,
+    ),
+    Guard(
+        "giving up",
+        "RET-3",
+        "engine/retry.py",
+        "faults < self.attempts",
+        "True",
+        "tests/unit/test_retry.py::test_the_number_of_attempts_is_a_setting",
+    ),
+    Guard(
+        "giving up what waits for others",
+        "RET-3",
+        "engine/retry.py",
+        "age < SLOW_FOR",
+        "True",
+        "tests/unit/test_retry.py::test_what_waits_for_others_is_kept_for_72_hours_at_least",
+        is_kin=True,
+    ),
+    Guard(
+        "the count of faults",
+        "RET-1",
+        "engine/batch.py",
+        "min(self.faults + is_fault, MAX_ATTEMPTS)",
+        "self.faults",
+        f"{_WORKER}a_fault_of_ours_is_tried_as_often_as_the_policy_says",
+    ),
+    Guard(
+        "waiting as no fault",
+        "RET-1",
+        "engine/batch.py",
+        "is_fault = outcome.status is EventStatus.FAILED_RETRYABLE and not _waits(outcome)",
+        "is_fault = outcome.status is EventStatus.FAILED_RETRYABLE",
+        f"{_WORKER}having_waited_for_others_uses_up_no_attempt_at_faults",
+        is_kin=True,
+    ),
+    Guard(
+        "the count of starts",
+        "RET-3",
+        "engine/worker.py",
+        "if starts > MAX_STARTS else None",
+        "if False else None",
+        f"{_WORKER}an_event_that_ends_the_process_each_time_becomes_a_dead_letter",
+    ),
+    Guard(
+        "the commit of a start before it is tried",
+        "RET-3",
+        "store/due.py",
+        'QUERIES["mark_start"].row(other, event_id=event_id)',
+        'QUERIES["mark_start"].row(connection, event_id=event_id)',
+        f"{_WORKER}an_event_that_ends_the_process_each_time_becomes_a_dead_letter",
+        is_kin=True,
+    ),
+    Guard(
+        "forgetting the start of what was survived",
+        "RET-3",
+        "engine/worker.py",
+        "                await due.unmark(self._database, one.event_id)\n",
+        "                pass\n",
+        f"{_WORKER}a_failure_that_is_survived_does_not_make_an_event_deadly",
+        is_kin=True,
+    ),
+)

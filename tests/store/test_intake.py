@@ -1,0 +1,66 @@
+"""The engine's door: what is not authentic leaves a trace of bounded size, and nothing else."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import pytest
+import pytest_asyncio
+
+from paidonce.engine import intake
+from paidonce.engine.group import Group
+from paidonce.engine.intake import MAX_EVIDENCE_PER_ADDRESS, Intake
+from paidonce.engine.items import Request, Result, Verdict
+from paidonce.errors import InvalidSignatureError
+from paidonce.providers.contract import Delivery
+from tests.store.batches import Plain, Stage
+
+
+@dataclass(frozen=True)
+class Signed(Plain):
+    """A gateway whose signature is a word."""
+
+    def verify(self, delivery: Delivery) -> None:
+        if delivery.headers.get("signature") != "right":
+            raise InvalidSignatureError("the signature is not right")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def door(shop: Stage) -> AsyncIterator[Intake]:
+    """An intake with one source."""
+    group = Group(shop.database, shop.rules, max_waiting=1_000)
+    group.start()
+    source = replace(shop.source, provider=Signed())
+    yield Intake(group, {source.name: source}, is_queued=False)
+    await group.stop()
+
+
+async def deliver(door: Intake, body: bytes, signature: str) -> Verdict:
+    request = Request("request", "192.0.2.1", time.monotonic())
+    return await door.receive(door.sources["plain"], {"signature": signature}, body, request)
+
+
+async def test_a_forged_delivery_claims_no_key(shop: Stage, door: Intake) -> None:
+    """SEC-5: the real one is not its duplicate."""
+    await shop.user("p@example.com")
+    body = shop.paid("p").delivery.body
+    with pytest.raises(InvalidSignatureError):
+        await deliver(door, body, "wrong")
+    verdict = await deliver(door, body, "right")
+    assert verdict.result is Result.PROCESSED
+    rows = await shop.rows("SELECT status, signature_valid FROM webhook_events ORDER BY id")
+    assert [tuple(row.values()) for row in rows] == [("FAILED_FINAL", False), ("PROCESSED", True)]
+
+
+async def test_a_flood_of_forgeries_leaves_bounded_evidence(
+    shop: Stage, door: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SEC-5: all of it is refused, whether it is kept or not."""
+    monkeypatch.setattr(intake, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    body = shop.paid("p").delivery.body
+    flood = [deliver(door, body, "wrong") for _ in range(MAX_EVIDENCE_PER_ADDRESS + 20)]
+    answers = await asyncio.gather(*flood, return_exceptions=True)
+    assert {type(answer) for answer in answers} == {InvalidSignatureError}
+    assert await shop.number("webhook_events") == MAX_EVIDENCE_PER_ADDRESS
