@@ -10,11 +10,13 @@ import asyncpg
 import pytest
 import pytest_asyncio
 from alembic import command
+from alembic.script import ScriptDirectory
 
 from paidonce.errors import DatabaseUnfitError
 from paidonce.store.db import Database, open_database
 from paidonce.store.queries import Connection
-from paidonce.store.schema import QUERIES, alembic_config, migrate
+from paidonce.store.schema import QUERIES, known_revisions, migrate
+from paidonce.store.upgrade import alembic_config
 
 LOCK_TIMEOUT_S = 2.0
 """What sessions of ours wait for a row at most (store/db.py)."""
@@ -119,3 +121,9 @@ async def test_the_offline_sql_makes_the_same_schema(empty: Database, database: 
     async with database.connection() as connection:
         assert by_hand == await shape(connection)
     assert await migrate(empty) is None
+
+
+def test_the_names_of_the_files_are_the_revisions_in_their_order() -> None:
+    """DAT-1: so that a start which has nothing to migrate need not ask Alembic."""
+    script = ScriptDirectory.from_config(alembic_config())
+    assert known_revisions() == [one.revision for one in script.walk_revisions()]

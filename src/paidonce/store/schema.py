@@ -2,22 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 from uuid import UUID
-
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection as AlchemyConnection
-from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.pool import NullPool
 
 from paidonce.domain.events import SourceId
 from paidonce.domain.money import Money
 from paidonce.domain.plans import Plan
 from paidonce.errors import ConfigurationError, DatabaseUnfitError
 from paidonce.store.db import Database
-from paidonce.store.migrations import FOLDER
 from paidonce.store.queries import Connection, load_queries
 
 QUERIES: Final = load_queries(__file__)
@@ -30,34 +23,34 @@ async def migrate(database: Database) -> str | None:
     Returns the revision it went to, or None when there was nothing to do. Raises
     DatabaseUnfitError when the schema is newer than this program.
     """
+    newest = known_revisions()[0]
     async with database.connection() as connection:
+        if await _current_revision(connection) == newest:
+            return None
         await QUERIES["wait_for_ever"].run(connection)
         await QUERIES["lock_migrations"].row(connection)
         try:
-            script = ScriptDirectory.from_config(alembic_config())
-            head = script.get_current_head()
             current = await _current_revision(connection)
-            if current == head:
+            if current == newest:
                 return None
-            _refuse_newer(script, current)
-            await _upgrade(database.url)
-            return head
+            _refuse_newer(current)
+            from paidonce.store.upgrade import upgrade  # Alembic takes half a second to import
+
+            await upgrade(database.url)
+            return newest
         finally:
             await QUERIES["unlock_migrations"].row(connection)
 
 
 async def revisions(connection: Connection) -> tuple[str | None, list[str]]:
     """The schema's revision, and those that this program knows, the newest first."""
-    script = ScriptDirectory.from_config(alembic_config())
-    known = [revision.revision for revision in script.walk_revisions()]
-    return await _current_revision(connection), known
+    return await _current_revision(connection), known_revisions()
 
 
-def alembic_config() -> Config:
-    """Alembic's configuration, without a file."""
-    config = Config()
-    config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
-    return config
+def known_revisions() -> list[str]:
+    """The revisions that this program knows, the newest first: the names of their files."""
+    versions = Path(__file__).parent / "migrations" / "versions"
+    return sorted((path.stem[:4] for path in versions.glob("[0-9]*.py")), reverse=True)
 
 
 async def ensure_partitions(connection: Connection, now: datetime) -> list[str]:
@@ -126,34 +119,12 @@ async def _current_revision(connection: Connection) -> str | None:
     return row["version_num"] if row else None
 
 
-def _refuse_newer(script: ScriptDirectory, current: str | None) -> None:
-    known = {revision.revision for revision in script.walk_revisions()}
-    if current is not None and current not in known:
+def _refuse_newer(current: str | None) -> None:
+    if current is not None and current not in known_revisions():
         raise DatabaseUnfitError(
             f"the schema is at revision {current}, which this program does not know: "
             f"it was migrated by a newer Paidonce; update this one"
         )
-
-
-async def _upgrade(url: str) -> None:
-    config = alembic_config()
-    engine = create_async_engine(_alchemy_url(url), poolclass=NullPool)
-
-    def run(connection: AlchemyConnection) -> None:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-
-    try:
-        async with engine.connect() as connection:
-            await connection.run_sync(run)
-            await connection.commit()
-    finally:
-        await engine.dispose()
-
-
-def _alchemy_url(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    return f"postgresql+asyncpg://{rest}" if scheme in ("postgres", "postgresql") else url
 
 
 async def _all_plans(connection: Connection) -> list[Plan]:
