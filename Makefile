@@ -27,7 +27,7 @@ serve: install
 	$(BIN)/paidonce serve $(ARGS)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

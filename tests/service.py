@@ -195,11 +195,14 @@ def _spawned(
 
 
 def _ready_port(folder: Path, process: subprocess.Popen[bytes]) -> int:
+    """Its port. One that was told to die soon may have been ready, and be dead already."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline_s and process.poll() is None:
+    is_alive = True
+    while time.monotonic() < deadline_s and is_alive:
+        is_alive = process.poll() is None
         told = (folder / "stderr").read_text(encoding="utf-8")
         found = re.search(r"running at http://127\.0\.0\.1:(\d+)", told)
-        if found and _is_ready(int(found[1])):
+        if found and (process.poll() == -signal.SIGKILL or _is_ready(int(found[1]))):
             return int(found[1])
         time.sleep(0.05)
     raise _did_not_start(folder, process)

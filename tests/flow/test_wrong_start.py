@@ -7,6 +7,7 @@ from typing import Final
 import asyncpg
 import pytest_asyncio
 
+from tests.conftest import TEMPLATE
 from tests.flow.tools import free_port, start_in_each
 
 HIDDEN: Final = "a-very-hidden-secret"
@@ -77,7 +78,7 @@ async def wrong_url(postgres: str) -> AsyncIterator[str]:
     await admin.execute(f"CREATE ROLE {POOR} LOGIN")
     await admin.execute("CREATE DATABASE wrong_start TEMPLATE template0")
     for name in ("newer_start", "changed_start"):
-        await admin.execute(f"CREATE DATABASE {name} TEMPLATE paidonce_template")
+        await admin.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
     for name, sql in (
         ("newer_start", "UPDATE alembic_version SET version_num = '9999'"),
         ("changed_start", "INSERT INTO sources (name, provider) VALUES ('payments', 'stripe')"),

@@ -18,7 +18,7 @@ from paidonce.store.db import Database
 from paidonce.store.queries import Connection
 from paidonce.store.schema import ensure_partitions
 
-NOW = datetime.now(UTC)
+NOW = datetime(2026, 11, 15, tzinfo=UTC)
 DIGEST = b"d" * 16
 
 
