@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 
-.PHONY: install serve test check bench soak lock clean
+.PHONY: install serve test cover check bench soak lock clean
 
 install: $(VENV)/.installed
 
@@ -28,6 +28,11 @@ serve: install
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+
+# Branch coverage of the two rooms where money moves, servers that the tests start included.
+cover: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report= --deselect tests/guards $(ARGS)
+	$(BIN)/coverage report --include='src/paidonce/domain/*,src/paidonce/engine/*' --show-missing --fail-under=95
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -13,7 +13,7 @@ from paidonce.engine import intake
 from paidonce.engine.group import Group
 from paidonce.engine.intake import MAX_EVIDENCE_PER_ADDRESS, Intake
 from paidonce.engine.items import Request, Result, Verdict
-from paidonce.errors import InvalidSignatureError
+from paidonce.errors import InvalidSignatureError, MalformedError, RefusedError
 from paidonce.providers.contract import Delivery
 from tests.store.batches import Plain, Stage
 
@@ -64,3 +64,29 @@ async def test_a_flood_of_forgeries_leaves_bounded_evidence(
     answers = await asyncio.gather(*flood, return_exceptions=True)
     assert {type(answer) for answer in answers} == {InvalidSignatureError}
     assert await shop.number("webhook_events") == MAX_EVIDENCE_PER_ADDRESS
+
+
+@dataclass(frozen=True)
+class Broken(Signed):
+    """A reader with faults of its own."""
+
+    def verify(self, delivery: Delivery) -> None:
+        if b"unverifiable" in delivery.body:
+            raise RuntimeError("a fault of ours")
+        super().verify(delivery)
+
+
+@pytest.mark.parametrize(
+    ("body", "refusal", "is_authentic"),
+    [(b"unverifiable", InvalidSignatureError, False), (b"not JSON", MalformedError, True)],
+)
+async def test_a_fault_in_reading_a_delivery_refuses_it_and_keeps_it(
+    shop: Stage, door: Intake, body: bytes, refusal: type[RefusedError], is_authentic: bool
+) -> None:
+    """REC-6: nothing in a body is a way to a 5xx, whatever a provider makes of it."""
+    source = replace(shop.source, provider=Broken())
+    request = Request("request", "192.0.2.1", time.monotonic())
+    with pytest.raises(refusal):
+        await door.receive(source, {"signature": "right"}, body, request)
+    row = await shop.one("SELECT status, error_code, signature_valid, raw_body FROM webhook_events")
+    assert tuple(row.values()) == ("FAILED_FINAL", refusal.code, is_authentic, body)

@@ -17,10 +17,15 @@ from paidonce.engine.items import Incoming, Refused, Request, Source, Verdict
 from paidonce.errors import (
     DatabaseAwayError,
     IntakeFullError,
+    InvalidSignatureError,
+    MalformedError,
     RefusedError,
     TimestampExpiredError,
 )
 from paidonce.providers.contract import DIGEST_SIZE, Delivery, key_digest
+from paidonce.telemetry import logger
+
+log = logger(__name__)
 
 MAX_EVIDENCE_PER_ADDRESS: Final = 60
 MAX_EVIDENCE: Final = 1_000
@@ -59,12 +64,13 @@ class Intake:
             passing(Point.VERIFIED)
             identity = source.provider.identify(delivery)
             event = source.provider.translate(delivery)
-        except RefusedError as refusal:
+        except Exception as error:
+            refusal = _refusal(error, is_authentic, request)
             is_stale = isinstance(refusal, TimestampExpiredError)
             is_authentic |= is_stale
             refused = Refused(event_id, source, request, delivery, refusal, is_authentic)
             await (self._keep_stale(refused) if is_stale else self._keep(refused))
-            raise
+            raise refusal from None
         key = (source.id, key_digest(identity.key))
         item = Incoming(event_id, source, request, delivery, identity, key, event, self._preset)
         return await self._group.submit(item)
@@ -98,6 +104,16 @@ class Intake:
         except BaseException:
             self._stale.forget(digest)
             raise
+
+
+def _refusal(error: Exception, is_authentic: bool, request: Request) -> RefusedError:
+    """Why the delivery is refused. A fault in reading it must not be the sender's way to a 500."""
+    if isinstance(error, RefusedError):
+        return error
+    log.error("provider_failed", request_id=request.id, exc_info=error)
+    if is_authentic:
+        return MalformedError("it could not be read; the log has the details")
+    return InvalidSignatureError("it could not be verified; the log has the details")
 
 
 class EvidenceLimit:
