@@ -256,11 +256,13 @@ async def test_what_cannot_be_read_does_not_stand_in_the_way_of_others(
 class Poisoned(Plain):
     """A reader that lets through what no text column can hold."""
 
+    unreadable_payment: str = "bad"
+
     def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
         event = super().translate(delivery)
         assert isinstance(event, PaymentEvent)
-        is_bad = event.email == "bad@example.com"
-        return replace(event, email="x\x00y@example.com") if is_bad else event
+        is_bad = event.ids[0].value == self.unreadable_payment
+        return replace(event, plan_id="x\x00y") if is_bad else event
 
 
 async def test_poison_falls_on_the_poisoned_event_and_on_no_other(
