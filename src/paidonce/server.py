@@ -208,6 +208,8 @@ async def _prepare(
     host, port = listener.getsockname()[:2]
     shown_host = f"[{host}]" if ":" in host else host
     tell(f"Paidonce is running at http://{shown_host}:{port}  (API at /docs, metrics at /metrics)")
+    for limit in settings.limits.asked_for:
+        tell(f"limits.{limit} is set, but this version enforces no rate limits")
     if key is not None:
         tell(f"Operator key, shown only now: {key}")
     if is_demo:

@@ -36,6 +36,7 @@ METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that names where processes that serve together keep what each of them counts.
 
 Prometheus' library reads it once, when it is imported: set it before `telemetry` is."""
+_RATE: Final = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
 _SOURCE_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _HIDDEN: Final = ("secret", "password", "key", "url")
 
@@ -135,18 +136,23 @@ class RetrySettings(_Section):
     max_s: float = Field(60.0, gt=0, le=86_400)
 
 
-def _not_yet(value: str) -> str:
-    if value:
-        raise ValueError("this version enforces no rate limits; leave it empty")
+def _rate(value: str) -> str:
+    if value and not _RATE.fullmatch(value):
+        raise ValueError('give a number and a time, such as "120/minute", or "" for no limit')
     return value
 
 
 class LimitsSettings(_Section):
-    """Rate limits, which this version does not enforce: only "off" is accepted."""
+    """Rate limits. This version reads them and enforces none, and says so when it starts."""
 
-    unverified: Annotated[str, AfterValidator(_not_yet)] = ""
-    per_address: Annotated[str, AfterValidator(_not_yet)] = ""
-    per_source: Annotated[str, AfterValidator(_not_yet)] = ""
+    unverified: Annotated[str, AfterValidator(_rate)] = ""
+    per_address: Annotated[str, AfterValidator(_rate)] = ""
+    per_source: Annotated[str, AfterValidator(_rate)] = ""
+
+    @property
+    def asked_for(self) -> list[str]:
+        """The limits that are set."""
+        return [name for name in type(self).model_fields if getattr(self, name)]
 
 
 def _whole_months(days: int) -> int:

@@ -432,17 +432,17 @@ async def test_a_listener_that_lost_its_connection_listens_again(
     await asyncio.gather(listening, return_exceptions=True)
 
 
-async def test_a_slow_claim_makes_the_next_ones_begin_where_it_ended(
+async def test_after_a_slow_look_claims_begin_where_it_found_something(
     shop: Stage, settler: Settler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DAT-2: and what lies before that is found when all is looked at again."""
-    monkeypatch.setattr(due, "CHEAP_CLAIM_S", -1.0)
+    """DAT-2: and what lies before that is found when everything is looked at again."""
+    monkeypatch.setattr(due, "CHEAP_LOOK_S", -1.0)
     monkeypatch.setattr(due, "HINT_FACTOR", 1e9)
+    monkeypatch.setattr(due, "EMPTY_HINT_FACTOR", 1e8)
     monkeypatch.setattr(due, "LONGEST_HINT_S", 1e9)
     await stored(shop, settler, "p-1", "p-2")
     claims = due.DueClaims()
     connection = await shop.database.dedicated()
-    assert claims.not_before == due.LONG_AGO
     async with connection.transaction():
         first = await claims.take(connection, 1)
     assert len(first.events) == 1
@@ -450,7 +450,9 @@ async def test_a_slow_claim_makes_the_next_ones_begin_where_it_ended(
     await connection.execute("UPDATE due SET run_at = run_at - interval '1 hour'")
     async with connection.transaction():
         assert (await claims.take(connection, 1)).number == 0
-    monkeypatch.setattr(claims, "_hinted_until_s", 0.0)
+    assert 0 < (await claims.next_run_in_s(connection) or 0) <= claims.hinted_for_s + 1
+    monkeypatch.setattr(due, "EMPTY_HINT_FACTOR", 0)
+    assert (await claims.next_run_in_s(connection) or 0) < 0, "it is found again"
     async with connection.transaction():
         assert (await claims.take(connection, 1)).number == 1
     await connection.close()

@@ -329,3 +329,13 @@ def test_settings_cannot_be_changed_after_they_were_read() -> None:
     settings: Settings = load_settings()
     with pytest.raises(ValueError, match="frozen"):
         settings.environment = "production"  # type: ignore[misc]
+
+
+def test_rate_limits_are_read_in_the_form_that_is_promised(tmp_path: Path) -> None:
+    """SEC-1 USE-3"""
+    file = tmp_path / "limits.toml"
+    file.write_text('[limits]\nunverified = "120/minute"\nper_address = ""\n')
+    assert load_settings(file).limits.asked_for == ["unverified"]
+    file.write_text('[limits]\nper_source = "often"\n')
+    with pytest.raises(ConfigurationError, match=r"limits\.per_source = 'often'.*120/minute"):
+        load_settings(file)

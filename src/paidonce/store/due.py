@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import asyncpg
 import orjson
 
 from paidonce.domain.events import EventId, SourceId
@@ -17,9 +16,11 @@ from paidonce.store.queries import Connection, load_queries
 QUERIES: Final = load_queries(__file__)
 CHANNEL: Final = "paidonce_due"
 LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
-CHEAP_CLAIM_S: Final = 0.005
+CHEAP_LOOK_S: Final = 0.005
 HINT_FACTOR: Final = 20
+EMPTY_HINT_FACTOR: Final = 4
 LONGEST_HINT_S: Final = 5.0
+"""After a look at everything that was not cheap, there is none for so many times what it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +51,20 @@ class DueClaims:
 
     Usually that is the beginning of an index. While a snapshot is held open somewhere, though, the
     rows that were claimed before cannot be cleaned away, and each claim has to step over all of
-    them. So when a claim was slow, the next ones begin where it found something, for as long as
-    keeps the cost of looking at everything small. What became due before that point, or was given
-    back by a worker that died, waits for the next look at everything.
+    them. So when looking at everything was slow, the next claims begin where it found something,
+    for so long that looking costs little; less long when they find nothing there. What became due
+    before that point, or was given back by a worker that died, waits for the next look.
     """
 
     def __init__(self) -> None:
         self._not_before = LONG_AGO
-        self._hinted_until_s = 0.0
+        self._looked_s = 0.0
+        self._look_took_s = 0.0
+        self._is_empty = False
 
     async def take(self, connection: Connection, limit: int) -> Claim:
         """Up to `limit` events whose time has come."""
-        rows = await self._find(connection, "take_due", limit=limit)
-        return await _claim(connection, [row["event_id"] for row in rows])
+        return await _claim(connection, await self._find(connection, limit))
 
     async def take_marked(self, connection: Connection, database: Database) -> tuple[Claim, int]:
         """One event, and how often it was taken like this without coming to an end.
@@ -70,36 +72,46 @@ class DueClaims:
         That it is taken is committed at once, on another connection: whatever happens to this
         process is seen by the next one. Coming to an end takes the mark away.
         """
-        rows = await self._find(connection, "take_due", limit=1)
-        if not rows:
+        found = await self._find(connection, 1)
+        if not found:
             return Claim(0, []), 0
-        event_id = rows[0]["event_id"]
         async with database.connection() as other:
-            marked = await QUERIES["mark_start"].row(other, event_id=event_id)
+            marked = await QUERIES["mark_start"].row(other, event_id=found[0])
         assert marked is not None
-        return await _claim(connection, [event_id]), marked["starts"]
+        return await _claim(connection, found), marked["starts"]
 
     async def next_run_in_s(self, connection: Connection) -> float | None:
-        """How long until something is due, or None when nothing waits."""
+        """How long until something is due, or everything is looked at; None when nothing waits."""
         row = await QUERIES["next_run"].row(connection, not_before=self.not_before)
-        return None if row is None else row["in_s"]
+        next_s = None if row is None else float(row["in_s"])
+        if self.hinted_for_s == 0.0:
+            return next_s
+        return min(self.hinted_for_s, next_s or self.hinted_for_s)
 
     @property
     def not_before(self) -> datetime:
         """Where to begin."""
-        return self._not_before if time.monotonic() < self._hinted_until_s else LONG_AGO
+        return self._not_before if self.hinted_for_s > 0.0 else LONG_AGO
 
-    async def _find(
-        self, connection: Connection, query: str, **values: object
-    ) -> Sequence[asyncpg.Record]:
+    @property
+    def hinted_for_s(self) -> float:
+        """How long it is until everything is looked at again."""
+        if self._look_took_s <= CHEAP_LOOK_S:
+            return 0.0
+        factor = EMPTY_HINT_FACTOR if self._is_empty else HINT_FACTOR
+        lasts_s = min(factor * self._look_took_s, LONGEST_HINT_S)
+        return max(self._looked_s + lasts_s - time.monotonic(), 0.0)
+
+    async def _find(self, connection: Connection, limit: int) -> list[EventId]:
         not_before, started_s = self.not_before, time.monotonic()
-        rows = await QUERIES[query].rows(connection, not_before=not_before, **values)
-        took_s = time.monotonic() - started_s
-        if not_before is LONG_AGO and took_s > CHEAP_CLAIM_S:
-            self._hinted_until_s = time.monotonic() + min(HINT_FACTOR * took_s, LONGEST_HINT_S)
+        rows = await QUERIES["take_due"].rows(connection, limit=limit, not_before=not_before)
+        if not_before is LONG_AGO:
+            self._looked_s = time.monotonic()
+            self._look_took_s = self._looked_s - started_s
+        self._is_empty = not rows
         if rows:
             self._not_before = rows[0]["run_at"]
-        return rows
+        return [EventId(row["event_id"]) for row in rows]
 
 
 async def claim_waiting(connection: Connection, waits_on: Sequence[bytes], limit: int) -> Claim:
