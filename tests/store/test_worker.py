@@ -53,7 +53,7 @@ async def stored(shop: Stage, settler: Settler, *payments: str) -> list[Incoming
 async def make_due(shop: Stage) -> None:
     """Let the time come for all that waits."""
     async with shop.database.connection() as connection:
-        await connection.execute("UPDATE due SET run_at = now() - interval '1 minute'")
+        await connection.execute("UPDATE due SET run_at = now()")
 
 
 async def applied(shop: Stage) -> int:
