@@ -26,12 +26,12 @@ from paidonce.web.connection import DeliveryConnection, GuardedConnection
 
 BACKLOG: Final = 1024
 PORTS_TO_TRY: Final = 100
-
 GIVE_UP_S: Final = 4.0
 """When to stop, what was accepted has this long to be settled; then it has to come again."""
 GRACE_S: Final = 5
-_STOPPED: Final = "stopped by a signal"
 GC_THRESHOLDS: Final = (20_000, 20, 50)
+
+_STOPPED: Final = "stopped by a signal"
 
 
 async def serve(

@@ -4,19 +4,23 @@ import http.client
 import json
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import asyncpg
 import pytest
 
+from paidonce.store import schema
 from tests.conftest import StartService
 from tests.flow.conftest import Shared
 from tests.flow.tools import deliver_on, period_end, rows, until
-from tests.service import Service, paid, signature
+from tests.service import BASIC, Service, paid, signature
 
 SENDERS = 16
 EMAIL = "stop@example.com"
@@ -203,6 +207,31 @@ async def test_a_database_that_never_answers_does_not_keep_it_from_stopping(
         assert {answer.split(b" ")[1] for answer in answers} == {b"503"}
         assert code == 0
         assert took_s < 10
+
+
+async def test_a_start_that_is_under_way_ends_cleanly_at_sigterm(
+    database_url: str, tmp_path: Path
+) -> None:
+    """§15 Commands: held up by a lock of the test's, before it listens for anybody."""
+    (tmp_path / "paidonce.toml").write_text(f'{BASIC}\n[database]\nurl = "{database_url}"\n')
+    blocker = await asyncpg.connect(database_url)
+    await blocker.execute(schema.QUERIES["lock_plans"].sql.replace("_xact_", "_"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paidonce", "serve", "--port", "0"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    )
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
+    deadline_s = time.monotonic() + 20
+    while await blocker.fetchval(waiting) == 0:
+        assert time.monotonic() < deadline_s, "it does not wait"
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=15)
+    await blocker.close()
+    assert process.returncode == 0, told.decode()
+    assert b"running at" not in told
+    assert b"Traceback" not in told
 
 
 def _twenty_requests(service: Service) -> list[socket.socket]:

@@ -19,6 +19,17 @@ END $$
 """
 
 
+async def test_a_claim_of_nothing_asks_the_database_nothing_more(
+    shop: Stage, worker: Worker
+) -> None:
+    """RET-4: a worker that is idle costs one question."""
+    asked: list[str] = []
+    connection = await worker._connected()
+    with connection.query_logger(lambda one: asked.append(one.query)):
+        assert await worker.run_once() == 0
+    assert len([one for one in asked if "SELECT" in one]) == 1
+
+
 async def test_an_event_whose_source_is_not_configured_waits_and_holds_up_nobody(
     shop: Stage, settler: Settler
 ) -> None:

@@ -4,7 +4,7 @@ Each attempt is a savepoint. An event that cannot be settled is put off, and no 
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from paidonce.domain.events import Outcome
@@ -43,6 +43,8 @@ async def settle_claimed(
     await _put_back_foreign(connection, claim, rules)
     claimed = {one.event_id: one for one in claim.events}
     items: list[Item] = [*waiting_items(claim.events, rules, preset), *revisits]
+    if not items:
+        return Settled(datetime.now(UTC), [])
 
     async def attempt(items: Sequence[Item]) -> Settled:
         async with connection.transaction():

@@ -52,11 +52,12 @@ PutOff = Callable[[Item, Exception], Awaitable[Verdict]]
 async def settle_whatever_happens(
     items: Sequence[Item], attempt: Attempt, put_off: PutOff, deadline_s: float | None = None
 ) -> Settled:
-    """Settle all that can be settled, and put off what cannot.
+    """Settle all of some items that can be settled, and put off what cannot.
 
     Gives up soon after the first failure: what waits behind a lock that is held for long must not
     be asked one by one. Raises what means that the database is away.
     """
+    assert items
     error: Exception | None = None
     for run in range(MAX_RUNS_ALONE if len(items) == 1 else MAX_RUNS_TOGETHER):
         try:

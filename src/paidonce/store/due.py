@@ -83,10 +83,9 @@ class DueClaims:
     async def next_run_in_s(self, connection: Connection) -> float | None:
         """How long until something is due, or everything is looked at; None when nothing waits."""
         row = await QUERIES["next_run"].row(connection, not_before=self.not_before)
-        next_s = None if row is None else float(row["in_s"])
-        if self.hinted_for_s == 0.0:
-            return next_s
-        return min(self.hinted_for_s, next_s or self.hinted_for_s)
+        known = [] if row is None else [float(row["in_s"])]
+        hinted_s = self.hinted_for_s
+        return min([*known, hinted_s] if hinted_s > 0.0 else known, default=None)
 
     @property
     def not_before(self) -> datetime:
