@@ -180,6 +180,8 @@ def read_event(signed: SignedEvent, source: Source, preset: Outcome | None = Non
     """What intake makes of a delivery; preset is what the queued mode adds."""
     delivery = Delivery({"content-type": "application/json"}, signed.body, datetime.now(UTC))
     identity = source.provider.identify(delivery)
+    event = source.provider.translate(delivery)
+    assert isinstance(event, PaymentEvent)
     return Incoming(
         event_id=EventId(uuid7()),
         source=source,
@@ -187,7 +189,7 @@ def read_event(signed: SignedEvent, source: Source, preset: Outcome | None = Non
         delivery=delivery,
         identity=identity,
         key=(source.id, key_digest(identity.key)),
-        event=source.provider.translate(delivery),
+        event=event,
         preset=preset,
     )
 

@@ -135,9 +135,9 @@ def send(
     config: Config = None,
     source: Annotated[str | None, typer.Option(help="The source to send to.")] = None,
     payment_id: Annotated[
-        str | None,
-        typer.Option("--payment-id", "--order", help="The gateway's payment id; else a new one."),
+        str | None, typer.Option(help="The gateway's payment id; else a new one.")
     ] = None,
+    order: Annotated[str | None, typer.Option(help="The reference of the order it pays.")] = None,
     event_id: Annotated[
         str | None, typer.Option(help="The gateway's event id; else made from payment and status.")
     ] = None,
@@ -161,7 +161,8 @@ def send(
         known = ", ".join(settings.sources)
         raise ConfigurationError(f"--source {name}: there is no such source; known are {known}")
     paid = payment_id or sender.new_payment_id()
-    sample = Sample(paid, amount, currency, status, event_id or f"{paid}-{status}", email, plan)
+    known_as = event_id or f"{paid}-{status}"
+    sample = Sample(paid, amount, currency, status, known_as, order, email, plan)
     headers, body = provider.compose(sample)
     base = url or f"http://{settings.server.host}:{settings.server.port}"
     answers = _run(sender.send(f"{base}/webhooks/{name}", headers, body, times, concurrency))

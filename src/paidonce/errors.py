@@ -9,7 +9,12 @@ PaidonceError
 ├── RefusedError              a delivery is refused; `code` says why
 │   ├── InvalidSignatureError
 │   ├── TimestampExpiredError
+│   ├── ReplayedNonceError
+│   ├── NotApprovedError      the gateway asked for a confirmation that is not given
 │   └── MalformedError
+├── GatewayError              a gateway was asked what an event means
+│   ├── GatewayUnreachableError   and does not answer, or does not know it yet
+│   └── GatewayMismatchError      and contradicts the event
 ├── InvalidMoneyError         an amount or currency that cannot be money
 └── RequestError              an operator asked for something that cannot be done
     ├── NotFoundError
@@ -64,10 +69,38 @@ class TimestampExpiredError(RefusedError):
     code = "TIMESTAMP_EXPIRED"
 
 
+class ReplayedNonceError(RefusedError):
+    """The delivery is authentic, but its nonce was used before, by one with another meaning."""
+
+    code = "REPLAYED_NONCE"
+
+
+class NotApprovedError(RefusedError):
+    """The gateway asked whether to go on with a payment, and the answer is no."""
+
+    code = "NOT_APPROVED"
+
+
 class MalformedError(RefusedError):
     """The delivery is not what this source sends."""
 
     code = "MALFORMED"
+
+
+class GatewayError(PaidonceError):
+    """A gateway was asked what an event means. The message is kept and must hold no secret."""
+
+
+class GatewayUnreachableError(GatewayError):
+    """The gateway does not answer, or has not caught up with its own event: ask again later."""
+
+
+class GatewayMismatchError(GatewayError):
+    """The gateway contradicts the event. Asked again, it may not: `may_pass` says whether."""
+
+    def __init__(self, message: str, may_pass: bool = False) -> None:
+        super().__init__(message)
+        self.may_pass = may_pass
 
 
 class InvalidMoneyError(PaidonceError):

@@ -10,12 +10,28 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from paidonce.domain.events import EventId, ExternalId, Ignored, Outcome, PaymentEvent, Says, UserId
+from paidonce.domain.events import (
+    EventId,
+    ExternalId,
+    Ignored,
+    Outcome,
+    PaymentEvent,
+    Refund,
+    Says,
+    UserId,
+)
 from paidonce.domain.money import Money
 from paidonce.domain.plans import Plan, plan_book
 from paidonce.engine.items import Incoming, Request, Rules, Source
 from paidonce.engine.retry import RetryPolicy
-from paidonce.providers.contract import Delivery, Identity, Sample, fingerprint, key_digest
+from paidonce.providers.contract import (
+    Delivery,
+    Identity,
+    Provider,
+    Sample,
+    fingerprint,
+    key_digest,
+)
 from paidonce.store import people
 from paidonce.store.db import Database
 from paidonce.store.queries import Connection
@@ -26,15 +42,12 @@ DAYS: Final = timedelta(days=30)
 
 
 @dataclass(frozen=True)
-class Plain:
+class Plain(Provider):
     """A provider whose gateway signs nothing and says canonical events as JSON."""
 
     name: ClassVar = "plain"
     content_types: ClassVar = frozenset({"application/json"})
     links_by_email: ClassVar = True
-
-    def pong(self, body: bytes) -> None:
-        return None
 
     def verify(self, delivery: Delivery) -> None:
         pass
@@ -53,12 +66,16 @@ class Plain:
 
     def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
         said = json.loads(delivery.body)
-        amount = said.get("amount_minor")
+        says, refund_id = Says(said["says"]), said.get("refund_id")
+        amount = Money(said["amount_minor"], said["currency"]) if "amount_minor" in said else None
+        is_refund = says is Says.REFUNDED
         return PaymentEvent(
-            says=Says(said["says"]),
+            says=says,
             ids=tuple(ExternalId("payment", one) for one in said["ids"]),
-            amount=None if amount is None else Money(amount, said["currency"]),
-            refund_id=said.get("refund_id"),
+            amount=None if is_refund else amount,
+            refunded=amount if is_refund and refund_id is None else None,
+            refund=Refund(refund_id, amount) if refund_id and amount else None,
+            order=said.get("order"),
             email=said.get("email"),
             plan_id=said.get("plan_id"),
         )
@@ -101,6 +118,8 @@ class Stage:
         body = {"says": says, "ids": ids, "key": key or f"{says}:{ids}", **said}
         delivery = Delivery(headers or {}, json.dumps(body).encode(), datetime.now(UTC))
         identity = self.source.provider.identify(delivery)
+        event = self.source.provider.translate(delivery)
+        assert isinstance(event, PaymentEvent)
         return Incoming(
             event_id=EventId(uuid7()),
             source=self.source,
@@ -108,7 +127,7 @@ class Stage:
             delivery=delivery,
             identity=identity,
             key=(self.source.id, key_digest(identity.key)),
-            event=self.source.provider.translate(delivery),
+            event=event,
             preset=preset,
         )
 

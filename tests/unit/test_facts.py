@@ -17,6 +17,7 @@ from paidonce.domain.events import (
     ExternalId,
     Ignored,
     PaymentEvent,
+    Refund,
     Says,
     SourceId,
     UserId,
@@ -161,9 +162,9 @@ PAID = says(Says.PAID, PRICE)
 FAILED = says(Says.FAILED)
 VOIDED = says(Says.VOIDED)
 CANCELED = says(Says.CANCELED)
-SOME_BACK = says(Says.REFUNDED, Money(1_000, "RUB"), refund_id="r-1")
-MORE_BACK = says(Says.REFUNDED, Money(2_000, "RUB"), refund_id="r-2")
-ALL_BACK = says(Says.REFUNDED, PRICE)
+SOME_BACK = says(Says.REFUNDED, refund=Refund("r-1", Money(1_000, "RUB")))
+MORE_BACK = says(Says.REFUNDED, refund=Refund("r-2", Money(2_000, "RUB")))
+ALL_BACK = says(Says.REFUNDED, refunded=PRICE)
 MONEY_BACK = (Says.CANCELED, Says.REFUNDED)
 
 
@@ -232,12 +233,8 @@ def test_every_order_of_arrival_ends_in_the_same_facts(life: Sequence[PaymentEve
 def test_the_status_in_the_end_is_computed_from_what_was_said(life: Sequence[PaymentEvent]) -> None:
     """PAY-2"""
     said = [event.says for event in life]
-    distinct = {
-        event.refund_id or "total": event.amount.amount_minor
-        for event in life
-        if event.says is Says.REFUNDED and event.amount
-    }
-    total = distinct.pop("total", 0)
+    distinct = {event.refund.id: event.refund.amount.amount_minor for event in life if event.refund}
+    total = max((event.refunded.amount_minor for event in life if event.refunded), default=0)
     expected = table(
         captured=PRICE.amount_minor if Says.PAID in said else 0,
         refunded=max(total, sum(distinct.values())),

@@ -28,6 +28,8 @@ class Says(StrEnum):
     VOIDED = "voided"  # given up unpaid
     CANCELED = "canceled"  # money returned, on the gateway's own confirmed word
     REFUNDED = "refunded"
+    DISPUTED = "disputed"  # a dispute that is lost is said by REFUNDED
+    DISPUTE_WON = "dispute_won"
 
 
 class EventStatus(StrEnum):
@@ -53,15 +55,26 @@ class Code(StrEnum):
 
     INVALID_SIGNATURE = "INVALID_SIGNATURE"
     TIMESTAMP_EXPIRED = "TIMESTAMP_EXPIRED"
+    REPLAYED_NONCE = "REPLAYED_NONCE"
     MALFORMED = "MALFORMED"
+    NOT_APPROVED = "NOT_APPROVED"
     NON_SUCCESS_STATUS = "NON_SUCCESS_STATUS"
     AMOUNT_MISMATCH = "AMOUNT_MISMATCH"
     CURRENCY_MISMATCH = "CURRENCY_MISMATCH"
     USER_MISSING = "USER_MISSING"
     UNLINKED_PAYMENT = "UNLINKED_PAYMENT"
+    PAYMENT_MISSING = "PAYMENT_MISSING"
+    ORDER_MISSING = "ORDER_MISSING"
+    ORDER_CLOSED = "ORDER_CLOSED"
     PLAN_UNKNOWN = "PLAN_UNKNOWN"
+    LINK_CONFLICT = "LINK_CONFLICT"
+    TEST_PAYMENT = "TEST_PAYMENT"
+    DUPLICATE_PAYMENT = "DUPLICATE_PAYMENT"
     OUT_OF_ORDER = "OUT_OF_ORDER"
     PAYLOAD_CONFLICT = "PAYLOAD_CONFLICT"
+    PROVIDER_UNREACHABLE = "PROVIDER_UNREACHABLE"
+    PROVIDER_MISMATCH = "PROVIDER_MISMATCH"
+    HANDLER_FAILED = "HANDLER_FAILED"
     INTERNAL = "INTERNAL"
 
 
@@ -74,16 +87,32 @@ class ExternalId:
 
 
 @dataclass(frozen=True, slots=True)
+class Refund:
+    """One of the refunds of a payment, where the gateway names each."""
+
+    id: str
+    amount: Money
+
+
+@dataclass(frozen=True, slots=True)
 class PaymentEvent:
-    """A canonical event: what one delivery says of one payment."""
+    """A canonical event: what one delivery says of one payment.
+
+    `amount` is what was captured in all, on any event that tells it, so that an event about a
+    refund is enough to know of the payment. `refunded` is all that was returned so far; gateways
+    that tell each refund by itself give `refund` instead.
+    """
 
     says: Says
     ids: tuple[ExternalId, ...]
-    amount: Money | None = None  # of REFUNDED: the cumulative total, unless refund_id is given
-    refund_id: str | None = None
+    amount: Money | None = None
+    refunded: Money | None = None
+    refund: Refund | None = None
+    order: str | None = None  # the merchant's own reference
     email: str | None = None
     plan_id: str | None = None
     occurred_at: datetime | None = None
+    paid_at: datetime | None = None  # where it differs from occurred_at
 
 
 @dataclass(frozen=True, slots=True)

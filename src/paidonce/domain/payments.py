@@ -118,7 +118,7 @@ def facts_of(event: PaymentEvent, received_at: datetime) -> Facts:
         case Says.PROCESSING:
             return Facts(processing_at=at)
         case Says.PAID:
-            return Facts(captured=event.amount, paid_at=at)
+            return Facts(captured=event.amount, paid_at=_paid_at(event, at))
         case Says.FAILED:
             return Facts(failed_at=at)
         case Says.VOIDED:
@@ -127,6 +127,8 @@ def facts_of(event: PaymentEvent, received_at: datetime) -> Facts:
             return Facts(canceled_at=at)
         case Says.REFUNDED:
             return _refund_of(event, at)
+        case Says.DISPUTED | Says.DISPUTE_WON:
+            return Facts(captured=event.amount, paid_at=_paid_at(event, at))
         case _:
             assert_never(event.says)
 
@@ -197,10 +199,19 @@ _STEP_OF_EVENT: Final = {
 
 
 def _refund_of(event: PaymentEvent, at: datetime) -> Facts:
-    amount_minor = event.amount.amount_minor if event.amount else 0
-    if event.refund_id is None:
-        return Facts(refund_total_minor=amount_minor, refunded_at=at)
-    return Facts(refunds={event.refund_id: amount_minor}, refunded_at=at)
+    total, single = event.refunded, event.refund
+    return Facts(
+        captured=event.amount,
+        paid_at=_paid_at(event, at),
+        refund_total_minor=total.amount_minor if total else 0,
+        refunds={single.id: single.amount.amount_minor} if single else {},
+        refunded_at=at,
+    )
+
+
+def _paid_at(event: PaymentEvent, at: datetime) -> datetime | None:
+    """When it was paid, as far as the event knows that it was."""
+    return (event.paid_at or at) if event.amount else None
 
 
 def _larger(one: Money | None, other: Money | None) -> Money | None:

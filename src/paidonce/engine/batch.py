@@ -13,8 +13,8 @@ from paidonce.domain.events import (
     Code,
     EventId,
     EventStatus,
-    Ignored,
     Outcome,
+    PaymentEvent,
     PaymentId,
     SubscriptionId,
     UserId,
@@ -36,7 +36,7 @@ from paidonce.engine.names import waiting_digest, waits_for_email, waits_for_pay
 from paidonce.engine.retry import WAITS_FOR_OTHERS
 from paidonce.engine.rows import applied_message, event_row, finished_row
 from paidonce.errors import ConflictError, NotFoundError
-from paidonce.providers.contract import FINGERPRINT_VERSION
+from paidonce.providers.contract import FINGERPRINT_VERSION, Thin
 from paidonce.store.settlement import Changes, KeyName, KnownKey, Loaded
 from paidonce.telemetry import logger
 
@@ -46,6 +46,10 @@ MAX_ATTEMPTS: Final = 32_767
 """More are not counted: each redelivery of an event that waits is one."""
 BUSY_DELAY: Final = timedelta(milliseconds=50)
 """After how long an event whose row was locked is due again."""
+
+NOT_ASKED: Final = Outcome(
+    EventStatus.FAILED_RETRYABLE, Code.PROVIDER_UNREACHABLE, "the gateway was not asked yet"
+)
 
 _HAPPY: Final = (EventStatus.PROCESSED, EventStatus.IGNORED, EventStatus.VALIDATED)
 """The statuses whose trail can be read off the event's own columns."""
@@ -168,6 +172,8 @@ class Batch:
         """What the event does. A fault of ours is that event's failure and nobody else's."""
         if item.preset is not None:
             return Decision(item.preset)
+        if isinstance(item.event, Thin):
+            return Decision(NOT_ASKED)
         received_at = item.delivery.received_at if isinstance(item, Incoming) else item.received_at
         arrived = Arrived(item.source.id, item.event, received_at, item.source.link_by_email)
         try:
@@ -225,7 +231,7 @@ class Batch:
     def _is_busy(self, item: Incoming | Waiting) -> bool:
         loaded = self._loaded
         is_quiet = not (loaded.busy_payments or loaded.busy_users or loaded.unsure_emails)
-        if is_quiet or isinstance(item.event, Ignored):
+        if is_quiet or not isinstance(item.event, PaymentEvent):
             return False
         named = ((item.source.id, one) for one in item.event.ids)
         if any(self._loaded.names.get(name) in self._loaded.busy_payments for name in named):

@@ -14,7 +14,7 @@ from typing import Final
 
 from paidonce.crashpoints import Point, passing
 from paidonce.domain.email import email_key
-from paidonce.domain.events import DEFERRED, Ignored
+from paidonce.domain.events import DEFERRED, PaymentEvent
 from paidonce.engine.bell import Bell
 from paidonce.engine.items import (
     Incoming,
@@ -215,7 +215,7 @@ class Group:
 def _touches(item: Arrival) -> frozenset[Hashable]:
     if isinstance(item, Refused):
         return frozenset()
-    if isinstance(item.event, Ignored):
+    if not isinstance(item.event, PaymentEvent):
         return frozenset((item.key,))
     email = email_key(item.event.email) if item.event.email else None
     return frozenset((item.key, email, *item.event.ids)) - {None}

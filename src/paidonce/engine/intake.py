@@ -19,10 +19,11 @@ from paidonce.errors import (
     IntakeFullError,
     InvalidSignatureError,
     MalformedError,
+    NotApprovedError,
     RefusedError,
     TimestampExpiredError,
 )
-from paidonce.providers.contract import DIGEST_SIZE, Delivery, key_digest
+from paidonce.providers.contract import DIGEST_SIZE, Confirmation, Delivery, Thin, key_digest
 from paidonce.telemetry import logger
 
 log = logger(__name__)
@@ -64,6 +65,8 @@ class Intake:
             passing(Point.VERIFIED)
             identity = source.provider.identify(delivery)
             event = source.provider.translate(delivery)
+            if isinstance(event, Confirmation):
+                raise NotApprovedError("nothing is approved here")
         except Exception as error:
             refusal = _refusal(error, is_authentic, request)
             is_stale = isinstance(refusal, TimestampExpiredError)
@@ -72,7 +75,8 @@ class Intake:
             await (self._keep_stale(refused) if is_stale else self._keep(refused))
             raise refusal from None
         key = (source.id, key_digest(identity.key))
-        item = Incoming(event_id, source, request, delivery, identity, key, event, self._preset)
+        preset = DEFERRED if isinstance(event, Thin) else self._preset
+        item = Incoming(event_id, source, request, delivery, identity, key, event, preset)
         return await self._group.submit(item)
 
     async def _keep(self, refused: Refused) -> None:

@@ -19,7 +19,7 @@ from paidonce.domain.events import (
 from paidonce.domain.plans import PlanBook
 from paidonce.engine.retry import RetryPolicy
 from paidonce.errors import RefusedError
-from paidonce.providers.contract import Delivery, Identity, Provider
+from paidonce.providers.contract import Delivery, Identity, Provider, Thin
 from paidonce.store.settlement import KeyName
 
 MAX_MESSAGE: Final = 500
@@ -64,7 +64,7 @@ class Incoming:
     delivery: Delivery
     identity: Identity
     key: KeyName
-    event: PaymentEvent | Ignored
+    event: PaymentEvent | Ignored | Thin
     preset: Outcome | None = None  # decided before settling: stored for later, or poisoned
 
 
@@ -89,7 +89,7 @@ class Waiting:
     request: Request
     received_at: datetime
     identity: Identity
-    event: PaymentEvent | Ignored
+    event: PaymentEvent | Ignored | Thin
     attempts: int
     faults: int  # how many of these failed for a fault of ours
     waits_on: bytes | None

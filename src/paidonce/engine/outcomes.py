@@ -8,7 +8,7 @@ from typing import Final
 
 from paidonce import telemetry
 from paidonce.domain.email import masked
-from paidonce.domain.events import Code, Ignored
+from paidonce.domain.events import Code, PaymentEvent
 from paidonce.engine.items import Incoming, Refused, Result, Settled, Verdict, Waiting
 from paidonce.telemetry import OutcomeLine
 
@@ -97,7 +97,7 @@ def _line(verdict: Verdict, item: Incoming | Waiting, finished_s: float) -> Outc
     after = decision.payment if decision else None
     period_before = decision.subscription_before if decision else None
     period_after = decision.subscription if decision else None
-    email = after.email if after else None if isinstance(event, Ignored) else event.email
+    email = after.email if after else event.email if isinstance(event, PaymentEvent) else None
     age = _age(item)
     code = verdict.outcome.code if verdict.outcome else None
     message = verdict.outcome.message if verdict.outcome else None

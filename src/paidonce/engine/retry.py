@@ -7,7 +7,14 @@ from typing import Final
 
 from paidonce.domain.events import Code
 
-WAITS_FOR_OTHERS: Final = frozenset({Code.USER_MISSING, Code.UNLINKED_PAYMENT})
+WAITS_FOR_OTHERS: Final = frozenset(
+    {
+        Code.USER_MISSING,
+        Code.UNLINKED_PAYMENT,
+        Code.ORDER_MISSING,
+        Code.PROVIDER_UNREACHABLE,
+    }
+)
 """Failures that pass when somebody else acts; what they wait for wakes them earlier."""
 
 _MINUTE: Final = 60.0

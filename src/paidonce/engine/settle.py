@@ -33,6 +33,7 @@ from paidonce.engine.items import (
     Waiting,
 )
 from paidonce.engine.names import waits_for_email
+from paidonce.providers.contract import Thin
 from paidonce.store import settlement
 from paidonce.store.queries import Connection
 from paidonce.store.settlement import Loaded, Wanted
@@ -128,8 +129,8 @@ def _wanted(items: Sequence[Item]) -> Wanted:
     return wanted
 
 
-def _want_event(wanted: Wanted, source: Source, event: PaymentEvent | Ignored) -> None:
-    if isinstance(event, Ignored):
+def _want_event(wanted: Wanted, source: Source, event: PaymentEvent | Ignored | Thin) -> None:
+    if not isinstance(event, PaymentEvent):
         return
     wanted.ids.update((source.id, one) for one in event.ids)
     if event.email is not None and source.link_by_email:

@@ -3,10 +3,10 @@
 import time
 from collections.abc import Iterable
 
-from paidonce.domain.events import Code, EventStatus, Ignored, Outcome, PaymentEvent
+from paidonce.domain.events import Code, EventStatus, Ignored, Outcome
 from paidonce.engine.items import MAX_MESSAGE, Request, Rules, Source, Waiting
 from paidonce.errors import RefusedError
-from paidonce.providers.contract import Delivery, Identity
+from paidonce.providers.contract import Confirmation, Delivery, Identity, Meaning
 from paidonce.store.due import Claimed
 from paidonce.telemetry import logger
 
@@ -32,7 +32,7 @@ def waiting_items(
 
 def _waiting(claimed: Claimed, source: Source, preset: Outcome | None) -> Waiting:
     identity = Identity(key="", fingerprint=b"", type="")
-    event: PaymentEvent | Ignored = Ignored(Code.INTERNAL, "was not read")
+    event: Meaning = Ignored(Code.INTERNAL, "was not read")
     if preset is None:
         delivery = Delivery(claimed.headers, claimed.body, claimed.received_at)
         try:
@@ -44,6 +44,7 @@ def _waiting(claimed: Claimed, source: Source, preset: Outcome | None) -> Waitin
             log.exception("translate_failed", webhook_event_id=str(claimed.event_id))
             fault = "reading it failed; the log has the details"
             preset = Outcome(EventStatus.FAILED_RETRYABLE, Code.INTERNAL, fault)
+    assert not isinstance(event, Confirmation)  # these are answered, and never wait
     return Waiting(
         event_id=claimed.event_id,
         source=source,

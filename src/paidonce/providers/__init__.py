@@ -22,10 +22,13 @@ REGISTRY: Final[Mapping[str, Configure]] = {
 
 def configured_providers(settings: Settings) -> dict[str, Provider]:
     """Every source's provider, by the source's name. Raises ConfigurationError."""
-    return {name: _configured(name, source) for name, source in settings.sources.items()}
+    accepts_test = settings.environment != "production"
+    return {
+        name: _configured(name, source, accepts_test) for name, source in settings.sources.items()
+    }
 
 
-def _configured(name: str, source: SourceSettings) -> Provider:
+def _configured(name: str, source: SourceSettings, accepts_test: bool) -> Provider:
     key = f"sources.{name}"
     configure = _find(source.provider, key)
     secrets = tuple(
@@ -33,7 +36,7 @@ def _configured(name: str, source: SourceSettings) -> Provider:
         for index, secret in enumerate(source.secrets)
     )
     tolerance_s = source.tolerance_s if source.stale == "reject" else None
-    return configure(Setup(key, secrets, source.options, tolerance_s))
+    return configure(Setup(key, secrets, source.options, tolerance_s, accepts_test))
 
 
 def _find(provider: str, key: str) -> Configure:

@@ -1,22 +1,24 @@
 """What a provider is: one gateway's wire contract as three verbs without I/O.
 
 *verify* says whether a delivery is authentic, *identify* which event it carries, *translate* what
-the event says. A provider reads the bytes as they arrived and keeps nothing.
+the event says. A provider reads the bytes as they arrived and does no I/O, not even where the
+gateway has to be asked what an event means: it says what to ask, and reads the replies (`Thin`).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
 from uuid import UUID
 
 import orjson
 
 from paidonce.domain.events import Ignored, PaymentEvent
-from paidonce.errors import ConfigurationError
+from paidonce.errors import ConfigurationError, GatewayUnreachableError, MalformedError
 from paidonce.providers.json_strict import parse_object
+from paidonce.settings import resolve_secret
 
 T = TypeVar("T")
 
@@ -59,6 +61,8 @@ class Setup:
     """The source's settings that are not every source's."""
     tolerance_s: int | None = DEFAULT_TOLERANCE_S
     """How far a delivery's own time may be from its arrival; None accepts any."""
+    accepts_test: bool = True
+    """Whether payments of the gateway's sandbox count; in production they are TEST_PAYMENT."""
 
     def needed_secrets(self) -> tuple[str, ...]:
         """The secrets: at least one, and none empty. Raises ConfigurationError."""
@@ -68,6 +72,40 @@ class Setup:
             if not secret.strip():
                 raise ConfigurationError(f"{self.key}.secrets[{index}]: the secret is empty")
         return self.secrets
+
+    def needed_text(self, option: str, example: str) -> str:
+        """A text option of the provider's own that has to be there. Raises ConfigurationError."""
+        value = self.options.get(option)
+        if not isinstance(value, str) or not value.strip():
+            raise ConfigurationError(f"{self.key}.{option}: is needed, such as {example!r}")
+        return value.strip()
+
+    def secret_text(self, option: str) -> str | None:
+        """An option that may be a reference, `env:NAME` or `file:PATH`; None if not given.
+
+        Raises ConfigurationError when it is empty, or refers to nothing.
+        """
+        value = self.options.get(option)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise ConfigurationError(f"{self.key}.{option} (hidden): write it as text, in quotes")
+        return resolve_secret(value, f"{self.key}.{option}")
+
+    def needed_secret_text(self, option: str, example: str) -> str:
+        """The same of one that has to be there."""
+        secret = self.secret_text(option)
+        if secret is None:
+            raise ConfigurationError(f"{self.key}.{option}: is needed, such as {example!r}")
+        return secret
+
+    def choice(self, option: str, choices: tuple[str, ...]) -> str:
+        """One of some words, the first if nothing is said. Raises ConfigurationError."""
+        value = self.options.get(option, choices[0])
+        if value not in choices:
+            known = ", ".join(f'"{one}"' for one in choices)
+            raise ConfigurationError(f"{self.key}.{option} = {value!r}: write one of {known}")
+        return str(value)
 
     def refuse_options_but(self, known: Collection[str]) -> None:
         """Raises ConfigurationError when there is an option that the provider does not have."""
@@ -96,6 +134,64 @@ class Identity:
     amount: str | None = None  # as it was sent, for the log
     currency: str | None = None
     occurred_at: datetime | None = None
+    nonce: str | None = None  # to be used once; the same one with another meaning is a replay
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request to the gateway's query API. Its headers hold secrets: it is never logged."""
+
+    method: Literal["GET", "POST"]
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    json: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the gateway answered to a call, whatever its status."""
+
+    status: int
+    body: bytes
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The body as a JSON object, strictly read. Raises GatewayUnreachableError."""
+        try:
+            return parse_object(self.body)
+        except MalformedError as error:
+            raise GatewayUnreachableError(f"its reply cannot be read: {error}") from None
+
+
+Conversation = Generator[Call, Reply, PaymentEvent | Ignored]
+"""Calls, each answered by its reply, until it is known what an event says.
+
+Raises GatewayUnreachableError when the gateway cannot say (yet): it is asked again later, for days.
+Raises GatewayMismatchError when it contradicts the delivery. Whoever drives the conversation raises
+GatewayUnreachableError into it when a call gets no reply, or one with status 429 or 5xx.
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Thin:
+    """An event that says only "look": what it means has to be asked of the gateway."""
+
+    ask: Callable[[], Conversation]
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """A question on whose answer the gateway waits: may this be charged for that order?
+
+    It is no event. Whoever answers 200 approves it.
+    """
+
+    order: str
+    amount_minor: int
+
+
+Meaning = PaymentEvent | Ignored | Thin | Confirmation
+"""What a delivery can turn out to say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +203,23 @@ class Sample:
     currency: str
     status: str
     event_id: str | None = None
+    order: str | None = None
     email: str | None = None
     plan_id: str | None = None
     sent_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 class Provider(Protocol):
-    """One configured source's way of reading its gateway."""
+    """One configured source's way of reading its gateway. Providers derive from it."""
 
     name: ClassVar[str]
     content_types: ClassVar[frozenset[str]]
-    links_by_email: ClassVar[bool]
+    links_by_email: ClassVar[bool] = False
     """Whether sources of this provider link by e-mail unless they say otherwise."""
 
     def pong(self, body: bytes) -> tuple[str, bytes] | None:
         """Content type and body of the answer to a ping, which is no event; None to all else."""
+        return None
 
     def verify(self, delivery: Delivery) -> None:
         """Raises InvalidSignatureError unless the delivery comes from the gateway.
@@ -132,7 +230,7 @@ class Provider(Protocol):
     def identify(self, delivery: Delivery) -> Identity:
         """Which event this is. Raises MalformedError."""
 
-    def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
+    def translate(self, delivery: Delivery) -> Meaning:
         """What the event says. Raises MalformedError."""
 
     def signature_method(self, delivery: Delivery) -> str:
@@ -143,6 +241,14 @@ class Provider(Protocol):
 
     def acknowledge(self, status: str, event_id: UUID, delivery: Delivery) -> tuple[str, bytes]:
         """Content type and body of the answer to a delivery that was accepted."""
+        return json_acknowledgement(status, event_id)
+
+    def refuse(self, code: str, detail: str) -> tuple[str, bytes] | None:
+        """Content type and body of the answer to a delivery that was not accepted.
+
+        None where the gateway dictates none: then it is told what went wrong (RFC 9457).
+        """
+        return None
 
     def compose(self, sample: Sample) -> tuple[dict[str, str], bytes]:
         """Headers and body of an authentic delivery that says what the sample asks for."""

@@ -47,13 +47,16 @@ def identity(said: Said, key: str, digest: bytes) -> Identity:
 
 
 def payment_event(said: Said, says: Says, amount: Money | None) -> PaymentEvent:
-    """What it says of its payment. Raises MalformedError when it names none."""
-    _, payment_id, _, _, _, _, email, plan_id, at = said
+    """What it says of its payment; a refund's amount is all that was refunded so far.
+
+    Raises MalformedError when it names no payment.
+    """
+    _, payment_id, _, order, _, _, email, plan_id, at = said
     if payment_id is None:
         raise MalformedError("the payment's id is missing")
-    return PaymentEvent(
-        says, (ExternalId("payment", payment_id),), amount, None, email, plan_id, at
-    )
+    ids = (ExternalId("payment", payment_id),)
+    captured, refunded = (None, amount) if says is Says.REFUNDED else (amount, None)
+    return PaymentEvent(says, ids, captured, refunded, None, order, email, plan_id, at)
 
 
 def text(value: Any, name: str) -> str | None:

@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import orjson
 from cryptography.exceptions import InvalidSignature
@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from paidonce.domain.events import MAX_EXTERNAL_ID, Ignored, PaymentEvent
 from paidonce.domain.money import money
 from paidonce.errors import ConfigurationError, InvalidSignatureError, TimestampExpiredError
-from paidonce.providers.contract import Delivery, Identity, Sample, Setup, json_acknowledgement
+from paidonce.providers.contract import Delivery, Identity, Provider, Sample, Setup
 from paidonce.providers.described import (
     WORDS,
     Description,
@@ -87,7 +87,7 @@ class _Envelope(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Standard:
+class Standard(Provider):
     """A source whose sender follows Standard Webhooks."""
 
     name: ClassVar = "standard"
@@ -99,9 +99,6 @@ class Standard:
     description: Description
     tolerance_s: int | None
     kept_headers: frozenset[str]
-
-    def pong(self, body: bytes) -> None:
-        return None
 
     def verify(self, delivery: Delivery) -> None:
         envelope = _envelope(delivery.headers)
@@ -133,9 +130,6 @@ class Standard:
 
     def evidence(self, headers: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in headers.items() if name in self.kept_headers}
-
-    def acknowledge(self, status: str, event_id: UUID, delivery: Delivery) -> tuple[str, bytes]:
-        return json_acknowledgement(status, event_id)
 
     def compose(self, sample: Sample) -> tuple[dict[str, str], bytes]:
         if not self.secrets:
@@ -276,6 +270,7 @@ def _composed(description: Description, sample: Sample) -> tuple[bytes, dict[str
         "type": _type_named(description, sample.status),
         "event_id": sample.event_id,
         "payment_id": sample.payment_id,
+        "order": sample.order,
         "amount": sample.amount,
         "amount_minor": money(sample.amount, sample.currency).amount_minor,
         "currency": sample.currency,

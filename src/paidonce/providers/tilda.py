@@ -30,7 +30,14 @@ from paidonce.errors import (
     InvalidSignatureError,
     MalformedError,
 )
-from paidonce.providers.contract import Delivery, Identity, Sample, Setup, json_acknowledgement
+from paidonce.providers.contract import (
+    Delivery,
+    Identity,
+    Provider,
+    Sample,
+    Setup,
+    json_acknowledgement,
+)
 from paidonce.providers.fields import (
     Said,
     address,
@@ -68,7 +75,7 @@ _OTHER_KEYS: Final = ("form:", "lead:", "json:")
 
 
 @dataclass(frozen=True, slots=True)
-class Tilda:
+class Tilda(Provider):
     """A source that speaks the JSON contract, sends forms, or both."""
 
     name: ClassVar = "tilda"
@@ -101,7 +108,9 @@ class Tilda:
     def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
         read = delivery.read(self._read)
         if isinstance(read, Form):
-            said, is_paid, otherwise = read.said, read.said.type == PAID, _NO_TRANSACTION
+            # Its order is a number that Tilda gave it: no reference that the merchant knows of.
+            said = read.said._replace(order=None)
+            is_paid, otherwise = said.type == PAID, _NO_TRANSACTION
         else:
             said, is_paid, otherwise = read, read.type in SUCCESSFUL, _NO_SUCCESS
         return payment_event(said, Says.PAID, exact_money(said)) if is_paid else otherwise

@@ -172,10 +172,14 @@ class Edge:
         return self._counted(source, Answer(200, headers, body))
 
     def _refusal(self, call: Call, problem: Problem) -> Answer:
+        source = self._source(call)
         headers = {**problem.headers(), "x-request-id": call.id}
-        return self._counted(
-            self._source(call), Answer(problem.status, headers, problem.body(call.id))
-        )
+        dictated = source.provider.refuse(problem.code, problem.detail) if source else None
+        if dictated is not None:
+            headers["content-type"], body = dictated
+        else:
+            body = problem.body(call.id)
+        return self._counted(source, Answer(problem.status, headers, body))
 
     def _counted(self, source: Source | None, answer: Answer) -> Answer:
         provider = source.provider.name if source else "unknown"

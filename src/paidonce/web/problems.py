@@ -13,8 +13,10 @@ from paidonce.errors import (
     InvalidRequestError,
     InvalidSignatureError,
     MalformedError,
+    NotApprovedError,
     NotFoundError,
     PaidonceError,
+    ReplayedNonceError,
     TimestampExpiredError,
 )
 
@@ -56,6 +58,7 @@ class Problem:
 
 _REFUSED_SIGNATURE: Final = Problem(401, "INVALID_SIGNATURE", "The signature does not match.")
 _EXPIRED: Final = Problem(401, "TIMESTAMP_EXPIRED", "The delivery's time is too far from now.")
+_REPLAYED: Final = Problem(401, "REPLAYED_NONCE", "The nonce was used before.")
 _UNAVAILABLE: Final = Problem(
     503, "UNAVAILABLE", "The delivery could not be stored; send it again.", RETRY_AFTER_S
 )
@@ -70,6 +73,10 @@ def problem_of(error: PaidonceError) -> Problem:
             return _REFUSED_SIGNATURE
         case TimestampExpiredError():
             return _EXPIRED
+        case ReplayedNonceError():
+            return _REPLAYED
+        case NotApprovedError():
+            return Problem(409, error.code, f"The payment is not approved: {error}.")
         case MalformedError():
             return Problem(400, error.code, f"The delivery was refused: {error}.")
         case DatabaseAwayError():
