@@ -8,8 +8,8 @@ import pytest
 
 from tests.flow.conftest import Shared
 from tests.flow.tools import event, is_problem, items
-from tests.providers.cases import FORM, JSON, SHAPES, Shape
-from tests.providers.conformance import Said
+from tests.providers.cases.tilda import SHAPES, Shape
+from tests.providers.conformance import FORM, JSON, Said
 from tests.service import SECRET, Reply, Service, paid
 
 KEY: Final = {"x-tilda-key": SECRET}

@@ -1,6 +1,6 @@
 """What every provider has to do, whatever its gateway (PRV-9): one suite, one `Case` each.
 
-A provider joins by adding its case to `CASES` in `cases.py`.
+A provider joins by a module of its own in `cases/`.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,9 @@ from typing import Final, Protocol
 from paidonce.domain.events import PaymentEvent
 from paidonce.providers.contract import Delivery, Identity, Provider
 
+KEY: Final = "sources.test"
+JSON: Final = {"content-type": "application/json"}
+FORM: Final = {"content-type": "application/x-www-form-urlencoded"}
 RECEIVED_AT: Final = datetime(2026, 11, 15, 12, tzinfo=UTC)
 SECRETS: Final = ("the-first-secret", "the-second-secret")
 TOLERANCE_S: Final = 300

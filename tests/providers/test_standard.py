@@ -23,8 +23,8 @@ from paidonce.errors import (
 )
 from paidonce.providers import standard
 from paidonce.providers.contract import Delivery, Sample, Setup
-from tests.providers.cases import KEY, v1, v1a, whpk, whsec
-from tests.providers.conformance import RECEIVED_AT
+from tests.providers.cases.standard import v1, v1a, whpk, whsec
+from tests.providers.conformance import KEY, RECEIVED_AT
 
 SECRET = "a secret of enough bytes"
 USUAL: dict[str, Any] = {

@@ -19,8 +19,8 @@ from paidonce.errors import ConfigurationError, InvalidSignatureError, Malformed
 from paidonce.providers import tilda
 from paidonce.providers.contract import Delivery, Setup
 from paidonce.providers.form_strict import MAX_BRACKETS, MAX_FIELDS, parse_form
-from tests.providers.cases import FORM, JSON, SHAPES, Shape
-from tests.providers.conformance import RECEIVED_AT, Said
+from tests.providers.cases.tilda import SHAPES, Shape
+from tests.providers.conformance import FORM, JSON, RECEIVED_AT, Said
 
 SECRET = "the-api-key"
 TILDA = tilda.configure(Setup("sources.test", ("another", SECRET)))
