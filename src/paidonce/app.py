@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from paidonce.domain.events import SourceId
 from paidonce.domain.money import money
+from paidonce.domain.orders import Kind
 from paidonce.domain.plans import Plan, PlanBook, plan_book
 from paidonce.engine.bell import Bell
 from paidonce.engine.group import Group
@@ -191,7 +192,8 @@ async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dic
 
 def _rules_of(settings: Settings, plans: PlanBook, sources: dict[str, Source]) -> Rules:
     by_id: dict[SourceId, Source] = {source.id: source for source in sources.values()}
-    return Rules(plans, by_id, RetryPolicy(**settings.retry.model_dump()))
+    kept = frozenset(map(Kind, settings.refunds.kept))
+    return Rules(plans, by_id, RetryPolicy(**settings.retry.model_dump()), kept)
 
 
 def configured_plans(configured: Mapping[str, PlanSettings]) -> list[Plan]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -13,23 +13,37 @@ import orjson
 from uuid_utils.compat import uuid7
 
 from paidonce.domain.email import email_key, is_email
-from paidonce.domain.events import PaymentId, UserId
-from paidonce.engine.items import Rules
+from paidonce.domain.events import PaymentId, SourceId, UserId, WalletId
+from paidonce.domain.money import Money, known_currency, money
+from paidonce.domain.orders import MAX_REFERENCE, Kind
+from paidonce.engine.items import Link, Rules
 from paidonce.engine.linking import Linker, User
-from paidonce.errors import InvalidRequestError, NotFoundError
-from paidonce.store import keys, listings, people
+from paidonce.errors import (
+    ConflictError,
+    InvalidMoneyError,
+    InvalidRequestError,
+    NotFoundError,
+)
+from paidonce.store import keys, listings, orders, people, wallets
 from paidonce.store.db import Database
+from paidonce.store.orders import NewOrder
 from paidonce.views import (
+    BookingView,
     EventDetail,
     EventView,
     KeyView,
+    OrderView,
     PaymentView,
     SubscriptionView,
     TrailItem,
+    WalletView,
+    booking_view,
     event_fields,
     event_view,
     happy_trail,
+    order_view,
     payment_view,
+    wallet_view,
 )
 
 MAX_PAGE: Final = 500
@@ -55,11 +69,35 @@ class Actor:
     scope: Scope
 
 
+@dataclass(frozen=True, slots=True)
+class OrderRequest:
+    """What a merchant asks for. The same again under one reference is the same order."""
+
+    reference: str
+    amount: str
+    currency: str
+    kind: Kind = Kind.ORDER
+    user_id: UUID | None = None
+    email: str | None = None
+    plan_id: str | None = None
+    wallet_id: UUID | None = None
+    sources: tuple[str, ...] | None = None
+
+    def digest(self, amount: Money) -> bytes:
+        """What tells it from another one: its content, in one spelling."""
+        email = None if self.email is None else email_key(self.email)
+        whom = (self.user_id, email, self.plan_id, self.wallet_id)
+        sources = None if self.sources is None else sorted(self.sources)
+        said = (self.kind, amount.amount_minor, amount.currency, *whom, sources)
+        return hashlib.sha256(orjson.dumps(said, default=str)).digest()
+
+
 class Operations:
     """The verbs. Each opens its own transactions."""
 
     def __init__(self, database: Database, rules: Rules) -> None:
         self._database = database
+        self._rules = rules
         self._linker = Linker(database, rules)
 
     # Users and subscriptions
@@ -123,15 +161,42 @@ class Operations:
         *,
         user_id: UUID | None = None,
         email: str | None = None,
+        order: str | None = None,
     ) -> PaymentView:
-        """Say whose payment it is, and apply it at once if it can be.
+        """Say whose payment it is, or which order's, and apply it at once if it can be.
 
-        Raises NotFoundError, InvalidRequestError, or ConflictError when it is another's already.
+        A payment that is not applied may be linked to something else than before. Raises
+        NotFoundError, InvalidRequestError, or ConflictError when it was applied already.
         """
-        if (user_id is None) == (email is None):
-            raise InvalidRequestError("give either user_id or email")
-        user = await (self.user(user_id) if user_id else self._only_user(email or ""))
-        await self._linker.link(PaymentId(payment_id), UserId(user.id), actor.name)
+        if [user_id, email, order].count(None) != 2:
+            raise InvalidRequestError("give one of user_id, email and order")
+        if order is not None:
+            link, told = Link(order=(await self.order(order)).reference), {"order": order}
+        else:
+            user = await (self.user(user_id) if user_id else self._only_user(email or ""))
+            link, told = Link(user_id=UserId(user.id)), {"user_id": str(user.id)}
+        await self._linker.link(PaymentId(payment_id), link, actor.name, "payment_linked", **told)
+        return await self.payment(payment_id)
+
+    async def accept_payment(self, payment_id: UUID, actor: Actor, reason: str) -> PaymentView:
+        """Take a payment whose sum is not the price, and apply it. Raises NotFoundError."""
+        link = Link(is_accepted=True)
+        await self._linker.link(
+            PaymentId(payment_id), link, actor.name, "payment_accepted", reason=reason
+        )
+        return await self.payment(payment_id)
+
+    async def want_refund(self, payment_id: UUID, actor: Actor, reason: str) -> PaymentView:
+        """Mark a payment for refund: it is not applied any more. Raises NotFoundError.
+
+        Raises ConflictError when it was applied already: then the refund itself will be heard of.
+        """
+        if (await self.payment(payment_id)).applied_at is not None:
+            raise ConflictError(f"payment {payment_id} was applied already; refund it")
+        link = Link(is_for_refund=True)
+        await self._linker.link(
+            PaymentId(payment_id), link, actor.name, "refund_wanted", reason=reason
+        )
         return await self.payment(payment_id)
 
     async def payment(self, payment_id: UUID) -> PaymentView:
@@ -147,6 +212,104 @@ class Operations:
         if not users:
             raise NotFoundError("there is no user with this e-mail address")
         return users[0]
+
+    # Orders and wallets
+
+    async def create_order(self, order: OrderRequest) -> tuple[OrderView, bool]:
+        """The order, and whether it is new; what was paid for it before is applied.
+
+        Raises InvalidRequestError, NotFoundError for a user or wallet that is not there, and
+        ConflictError when there is another order with this reference.
+        """
+        made = await self._new_order(order)
+        is_new = await self._linker.create_order(made)
+        return await self.order(order.reference), is_new
+
+    async def order(self, reference: str) -> OrderView:
+        """Raises NotFoundError."""
+        async with self._database.connection() as connection:
+            row = await orders.find_order(connection, reference)
+            if row is None:
+                raise NotFoundError(f"there is no order {reference}")
+            paid = await listings.payments(
+                connection, limit=MAX_PAGE, order_reference=row["reference"]
+            )
+        return order_view(dict(row), map(payment_view, paid))
+
+    async def booking(self, reference: str) -> BookingView:
+        """Raises NotFoundError."""
+        order = await self.order(reference)
+        if order.kind is not Kind.BOOKING:
+            raise NotFoundError(f"there is no booking {reference}")
+        return booking_view(order)
+
+    async def close_order(self, reference: str, actor: Actor) -> OrderView:
+        """Let no money pay it any more. Raises NotFoundError, or ConflictError when it is paid."""
+        await self._linker.close_order(reference, actor.name)
+        return await self.order(reference)
+
+    async def create_wallet(self, owner: str, currency: str) -> tuple[WalletView, bool]:
+        """The owner's wallet in this currency, and whether it is new."""
+        code = _currency(currency)
+        async with self._database.transaction() as connection:
+            row, is_new = await wallets.create_wallet(connection, uuid7(), owner, code)
+        return wallet_view(dict(row)), is_new
+
+    async def wallet(self, wallet_id: UUID) -> WalletView:
+        """Raises NotFoundError."""
+        async with self._database.connection() as connection:
+            row = await wallets.wallet_by_id(connection, wallet_id)
+        if row is None:
+            raise NotFoundError(f"there is no wallet {wallet_id}")
+        return wallet_view(dict(row))
+
+    async def _new_order(self, asked: OrderRequest) -> NewOrder:
+        amount = _order_amount(asked)
+        if asked.user_id is not None:
+            await self.user(asked.user_id)
+        if asked.kind is Kind.SUBSCRIPTION:
+            self._refuse_unfit_subscription(asked)
+        wallet_id = await self._wallet_of(asked) if asked.kind is Kind.WALLET else None
+        return NewOrder(
+            id=uuid7(),
+            reference=asked.reference,
+            kind=asked.kind,
+            amount=amount,
+            request_hash=asked.digest(amount),
+            user_id=None if asked.user_id is None else UserId(asked.user_id),
+            email=asked.email,
+            plan_id=asked.plan_id,
+            wallet_id=wallet_id,
+            sources=self._source_ids(asked.sources),
+        )
+
+    def _refuse_unfit_subscription(self, asked: OrderRequest) -> None:
+        if asked.user_id is None and asked.email is None:
+            raise InvalidRequestError("a subscription needs user_id or email")
+        if self._rules.plans.find(asked.plan_id, datetime.now(UTC)) is None:
+            named = f"there is no plan {asked.plan_id!r}" if asked.plan_id else "give a plan_id"
+            raise InvalidRequestError(f"plan_id: {named}")
+
+    async def _wallet_of(self, asked: OrderRequest) -> WalletId:
+        """The wallet to be topped up: the one that is named, or the user's own."""
+        if asked.wallet_id is not None:
+            wallet = await self.wallet(asked.wallet_id)
+        elif asked.user_id is not None:
+            wallet, _ = await self.create_wallet(str(asked.user_id), asked.currency)
+        else:
+            raise InvalidRequestError("a top-up needs wallet_id or user_id")
+        if wallet.currency != _currency(asked.currency):
+            raise InvalidRequestError(f"currency: the wallet is in {wallet.currency}")
+        return WalletId(wallet.id)
+
+    def _source_ids(self, names: Sequence[str] | None) -> list[SourceId] | None:
+        if names is None:
+            return None
+        known = {source.name: source.id for source in self._rules.sources.values()}
+        for name in names:
+            if name not in known:
+                raise InvalidRequestError(f"sources: there is no source {name!r}")
+        return [known[name] for name in names]
 
     # Events
 
@@ -197,6 +360,11 @@ class Operations:
         """Money received and not applied, by currency: number, sum and age of the oldest."""
         async with self._database.connection() as connection:
             return await listings.unapplied_money(connection)
+
+    async def missing_payments(self) -> Mapping[str, Any]:
+        """Refunds whose payment has not come within a day: how many, and since when."""
+        async with self._database.connection() as connection:
+            return await listings.missing_payments(connection)
 
     async def ping(self) -> None:
         """Raises DatabaseAwayError unless the database answers."""
@@ -251,6 +419,28 @@ class Operations:
         """Whether any key was ever made."""
         async with self._database.connection() as connection:
             return await keys.has_keys(connection)
+
+
+def _order_amount(asked: OrderRequest) -> Money:
+    """Raises InvalidRequestError when it is none that can be paid, or something is out of form."""
+    if not asked.reference or len(asked.reference) > MAX_REFERENCE:
+        raise InvalidRequestError(f"reference: give 1 to {MAX_REFERENCE} characters")
+    if asked.email is not None and not is_email(asked.email):
+        raise InvalidRequestError("email is not an e-mail address")
+    try:
+        amount = money(asked.amount, asked.currency)
+    except InvalidMoneyError as error:
+        raise InvalidRequestError(f"amount: {error}") from None
+    if amount.amount_minor == 0:
+        raise InvalidRequestError("amount: give one above zero")
+    return amount
+
+
+def _currency(code: str) -> str:
+    try:
+        return known_currency(code)
+    except InvalidMoneyError as error:
+        raise InvalidRequestError(f"currency: {error}") from None
 
 
 def _hashed(key: str) -> bytes:

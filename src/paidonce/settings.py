@@ -136,6 +136,20 @@ class RetrySettings(_Section):
     max_s: float = Field(60.0, gt=0, le=86_400)
 
 
+class RefundSettings(_Section):
+    """What becomes of what was paid for when all of the money went back, by the kind of order."""
+
+    order: Literal["reverse", "keep"] = "reverse"
+    subscription: Literal["reverse", "keep"] = "reverse"
+    booking: Literal["reverse", "keep"] = "reverse"
+    wallet: Literal["reverse", "keep"] = "reverse"
+
+    @property
+    def kept(self) -> list[str]:
+        """The kinds that keep what they were given."""
+        return [name for name in type(self).model_fields if getattr(self, name) == "keep"]
+
+
 def _rate(value: str) -> str:
     if value and not _RATE.fullmatch(value):
         raise ValueError('give a number and a time, such as "120/minute", or "" for no limit')
@@ -210,6 +224,7 @@ class Settings(BaseSettings):
     server: ServerSettings = ServerSettings()
     sources: Annotated[dict[str, SourceSettings], AfterValidator(_source_names)] = {}
     plans: Annotated[dict[str, PlanSettings], AfterValidator(_one_default)] = {}
+    refunds: RefundSettings = RefundSettings()
     retry: RetrySettings = RetrySettings()
     limits: LimitsSettings = LimitsSettings()
     bus: BusSettings = BusSettings()

@@ -131,16 +131,20 @@ OLDEST_EVENT: Final = Measure(
     "webhook_events_oldest_seconds", "Age of the oldest event that waits.", ("status",)
 )
 UNAPPLIED: Final = Measure(
-    "payments_unapplied", "Payments that were received and not applied.", ("currency",)
+    "payments_unapplied", "Payments received and not applied.", ("currency", "reason")
 )
 UNAPPLIED_AMOUNT: Final = Measure(
-    "payments_unapplied_amount", "Their sum, in major units.", ("currency",)
+    "payments_unapplied_amount", "Their sum, in major units.", ("currency", "reason")
 )
 OLDEST_UNAPPLIED: Final = Measure(
     "payments_unapplied_oldest_seconds", "Age of the oldest payment that was not applied."
 )
 OLDEST_UNLINKED: Final = Measure(
     "payments_unlinked_oldest_seconds", "Age of the oldest payment of which nobody is known."
+)
+MISSING: Final = Measure("payments_missing", "Refunds of which no payment has come within a day.")
+OLDEST_MISSING: Final = Measure(
+    "payments_missing_oldest_seconds", "Age of the oldest refund without its payment."
 )
 
 

@@ -1,6 +1,6 @@
 """What operators are shown of payments, events and keys, whoever shows it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -8,6 +8,7 @@ from uuid import UUID
 
 from paidonce.domain.events import EventStatus
 from paidonce.domain.money import format_minor
+from paidonce.domain.orders import BookingStatus, Kind, OrderStatus, booking_status
 from paidonce.domain.payments import PaymentStatus
 
 
@@ -30,7 +31,10 @@ class ExternalIdView:
 
 @dataclass(frozen=True, slots=True)
 class PaymentView:
-    """A payment. `review` is the code for which a person should look, or null."""
+    """A payment. `review` is the code for which a person should look, or null.
+
+    `unapplied_s` is for how long there has been money in it that nobody has got anything for.
+    """
 
     id: UUID
     source: str
@@ -44,11 +48,88 @@ class PaymentView:
     amount: str
     captured: str
     refunded: str
+    reversed: str
     currency: str | None
     paid_at: datetime | None
+    failed_at: datetime | None
+    canceled_at: datetime | None
+    refunded_at: datetime | None
+    disputed_at: datetime | None
     applied_at: datetime | None
     subscription_id: UUID | None
     review: str | None
+    unapplied_s: int | None
+    transaction_id: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class OrderPaymentView:
+    """A payment as its order shows it."""
+
+    id: UUID
+    source: str
+    external_payment_id: str | None
+    status: PaymentStatus
+    captured: str
+    refunded: str
+    currency: str | None
+    applied_at: datetime | None
+    review: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OrderView:
+    """An order, and all that was paid for it."""
+
+    id: UUID
+    reference: str
+    kind: Kind
+    status: OrderStatus
+    amount: str
+    currency: str
+    user_id: UUID | None
+    email: str | None
+    plan_id: str | None
+    wallet_id: UUID | None
+    sources: list[str]
+    paid_at: datetime | None
+    canceled_at: datetime | None
+    refunded_at: datetime | None
+    closed_at: datetime | None
+    fulfilled_at: datetime | None
+    reversed_at: datetime | None
+    transaction_id: str | None
+    created_at: datetime
+    updated_at: datetime
+    payments: list[OrderPaymentView]
+
+
+@dataclass(frozen=True, slots=True)
+class BookingView:
+    """A booking: what an order of its kind is for."""
+
+    reference: str
+    status: BookingStatus
+    order_status: OrderStatus
+    paid_at: datetime | None
+    confirmed_at: datetime | None
+    canceled_at: datetime | None
+    user_id: UUID | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WalletView:
+    """What somebody has in one currency. `receivable`: what a refund could not take back."""
+
+    id: UUID
+    owner: str
+    currency: str
+    balance: str
+    reserved: str
+    available: str
+    receivable: str
     created_at: datetime
 
 
@@ -76,6 +157,7 @@ class EventView:
     conflicts_with: UUID | None
     remote_address: str | None
     request_id: str
+    transaction_id: str | None
     test: bool
 
 
@@ -121,11 +203,64 @@ def payment_view(row: Mapping[str, Any]) -> PaymentView:
         amount=captured,
         captured=captured,
         refunded=_amount(row["refunded_minor"], row["currency"]),
+        reversed=_amount(row["reversed_minor"], row["currency"]),
         currency=row["currency"],
         paid_at=row["paid_at"],
+        failed_at=row["failed_at"],
+        canceled_at=row["canceled_at"] or row["voided_at"],
+        refunded_at=row["refunded_at"],
+        disputed_at=row["disputed_at"],
         applied_at=row["applied_at"],
         subscription_id=row["subscription_id"],
         review=row["review"],
+        unapplied_s=row["unapplied_s"],
+        transaction_id=row["transaction_id"],
+        created_at=row["created_at"],
+    )
+
+
+def order_view(row: Mapping[str, Any], payments: Iterable[PaymentView]) -> OrderView:
+    fields = {name: row[name] for name in row.keys() & OrderView.__slots__}
+    fields["amount"] = format_minor(row["amount_minor"], row["currency"])
+    fields["kind"], fields["status"] = Kind(row["kind"]), OrderStatus(row["status"])
+    return OrderView(**fields, payments=[_order_payment(one) for one in payments])
+
+
+def _order_payment(payment: PaymentView) -> OrderPaymentView:
+    return OrderPaymentView(**{name: getattr(payment, name) for name in OrderPaymentView.__slots__})
+
+
+def booking_view(order: OrderView) -> BookingView:
+    status = booking_status(
+        is_fulfilled=order.fulfilled_at is not None and order.reversed_at is None,
+        status=order.status,
+    )
+    is_canceled = status is BookingStatus.CANCELED
+    return BookingView(
+        reference=order.reference,
+        status=status,
+        order_status=order.status,
+        paid_at=order.paid_at,
+        confirmed_at=order.fulfilled_at,
+        canceled_at=(order.reversed_at or order.canceled_at or order.refunded_at)
+        if is_canceled
+        else None,
+        user_id=order.user_id,
+        created_at=order.created_at,
+    )
+
+
+def wallet_view(row: Mapping[str, Any]) -> WalletView:
+    currency = row["currency"]
+    balance, reserved = row["balance_minor"], row["reserved_minor"]
+    return WalletView(
+        id=row["id"],
+        owner=row["owner"],
+        currency=currency,
+        balance=format_minor(balance, currency),
+        reserved=format_minor(reserved, currency),
+        available=format_minor(balance - reserved, currency),
+        receivable=format_minor(row["receivable_minor"], currency),
         created_at=row["created_at"],
     )
 

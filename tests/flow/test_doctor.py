@@ -312,7 +312,7 @@ def test_money_that_was_not_applied_is_a_note(service: Service, database_url: st
     clinic.write(port=service.port)
     examined = clinic.examine()
     assert examined.code == 0
-    assert "990.00 RUB (1)" in examined.said("money")
+    assert "990.00 RUB (1, USER_MISSING)" in examined.said("money")
     assert "Paidonce answers" in examined.said("port")
 
 

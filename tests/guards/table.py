@@ -7,7 +7,7 @@ only one of them is there; the comment says which.
 from dataclasses import dataclass
 from typing import Final
 
-_DECIDE: Final = "domain/decide.py"
+_APPLYING: Final = "domain/applying.py"
 _DUE: Final = "store/due.sql"
 _GROUP: Final = "engine/group.py"
 _INTAKE: Final = "engine/intake.py"
@@ -126,17 +126,17 @@ GUARDS: Final = (
         # The statement cannot help within a batch, where all events of a payment become one row.
         "applied_at in the decision",
         "PAY-3",
-        _DECIDE,
-        "    if payment.applied_at is not None:\n        return _already_applied",
-        "    if False:\n        return _already_applied",
+        _APPLYING,
+        "    if payment.applied_at is not None:\n        decision = with_reversal(state, Decision(",
+        "    if False:\n        decision = with_reversal(state, Decision(",
         f"{_SETTLE}siblings_inside_a_batch_are_applied_once",
     ),
     Guard(
         "money that is still there",
         "PAY-3",
-        _DECIDE,
-        "if paid is None or (payment.facts.captured_minor > 0 and not payment.holds_money):",
-        "if paid is None:",
+        _APPLYING,
+        "return terms.paid is not None and not payment.facts.is_returned",
+        "return terms.paid is not None",
         f"{_SETTLE}a_refund_before_its_payment_is_kept_and_takes_part",
         is_kin=True,
     ),
@@ -154,16 +154,16 @@ GUARDS: Final = (
         "the order of keys",
         "REC-3",
         _WRITING,
-        "sorted(_key_row(*key) for key in changes.keys)",
-        "list(_key_row(*key) for key in changes.keys)",
+        "sorted(key_row(*key) for key in changes.keys)",
+        "list(key_row(*key) for key in changes.keys)",
         f"{_RACES}batches_write_in_one_order_so_that_they_cannot_deadlock[keys]",
     ),
     Guard(
         "the order of ids",
         "REC-3",
         _WRITING,
-        "sorted(_id_row(*one) for one in changes.ids)",
-        "list(_id_row(*one) for one in changes.ids)",
+        "sorted(id_row(*one) for one in changes.ids)",
+        "list(id_row(*one) for one in changes.ids)",
         f"{_RACES}batches_write_in_one_order_so_that_they_cannot_deadlock[ids]",
         is_kin=True,
     ),

@@ -35,6 +35,8 @@ LARGE: Final = (
     "refunds",
     "subscriptions",
     "users",
+    "orders",
+    "wallets",
     "due",
     "audit_log",
     "outbox",
@@ -54,10 +56,17 @@ SELECT id, n || '@example.com', n || '@example.com' FROM counted;
 INSERT INTO subscriptions (id, user_id, product, status, current_period_end, version)
 SELECT id, id, 'default', 'ACTIVE', now(), 1 FROM counted;
 
-INSERT INTO payments (id, source_id, user_id, email_key, currency, captured_minor,
-                      refund_total_minor, refunded_minor, applied_at, version)
-SELECT lpad(to_hex(n), 32, '0')::uuid, 1, CASE WHEN n > {unusual} THEN id END,
-       n || '@example.com', 'RUB', 100, 0, 0, CASE WHEN n > {unusual} THEN now() END, 1
+INSERT INTO wallets (id, owner, currency) SELECT id, 'w-' || n, 'RUB' FROM counted;
+
+INSERT INTO orders (id, reference, kind, status, amount_minor, currency, email_key, wallet_id,
+                    request_hash, version)
+SELECT id, 'o-' || n, 'wallet', 'PENDING', 100, 'RUB', n || '@example.org', id, '', 1 FROM counted;
+
+INSERT INTO payments (id, source_id, order_reference, user_id, email_key, currency,
+                      captured_minor, refund_total_minor, refunded_minor, applied_at, version)
+SELECT lpad(to_hex(n), 32, '0')::uuid, 1, CASE WHEN n % 2 = 0 THEN 'o-' || n END,
+       CASE WHEN n > {unusual} THEN id END, n || '@example.com', 'RUB', 100, 0, 0,
+       CASE WHEN n > {unusual} THEN now() END, 1
   FROM counted;
 
 INSERT INTO payment_ids (source_id, kind, external_id, payment_id)
@@ -277,11 +286,13 @@ async def test_loading_finds_every_row_by_an_index(pinned: Connection) -> None:
         id_kind=["payment"] * 64,
         id_value=[f"p-{number}" for number in NUMBERS],
         payment_id=[],
+        reference=[f"o-{number}" for number in NUMBERS],
         email_key=[f"{number}@example.com" for number in NUMBERS],
         user_id=[],
     )
     found = {_table(node) for node in nodes}
-    assert {"event_keys", "payment_ids", "payments", "users", "subscriptions", "refunds"} <= found
+    rows = {"event_keys", "payment_ids", "payments", "users", "subscriptions", "refunds"}
+    assert rows | {"orders", "wallets"} <= found
     assert_no_table_is_read_through(nodes)
     assert_few_rows_are_touched(nodes, 4 * 64)
 
@@ -507,6 +518,7 @@ PAYMENTS: Final[dict[str, Any]] = {
     "applied": None,
     "email_key": None,
     "order_reference": None,
+    "review": None,
     "limit": 50,
 }
 

@@ -10,15 +10,16 @@ import asyncpg
 import pytest
 from uuid_utils.compat import uuid7
 
+from paidonce.domain.applying import waits_for_email
 from paidonce.domain.events import EventId, ExternalId, PaymentId, Says
 from paidonce.engine.items import Incoming, Result
 from paidonce.engine.linking import Linker
-from paidonce.engine.names import waits_for_email
 from paidonce.engine.settle import settle
 from paidonce.engine.transactions import Settler
 from paidonce.store import people, settlement
 from paidonce.store.queries import Connection
-from paidonce.store.settlement import Changes, KnownKey
+from paidonce.store.rows import KnownKey
+from paidonce.store.settlement import Changes
 from tests.store.batches import DAYS, Stage, somebody_waits
 
 INTERLEAVINGS = 40

@@ -20,7 +20,7 @@ from paidonce.domain.events import (
     Says,
     SourceId,
 )
-from paidonce.engine.items import Incoming, Item, Result, Revisit
+from paidonce.engine.items import Incoming, Item, Link, Result, Revisit
 from paidonce.engine.retry import RetryPolicy
 from paidonce.engine.transactions import Settler
 from paidonce.engine.worker import Worker
@@ -381,10 +381,10 @@ async def test_a_payment_is_known_by_all_of_its_ids(shop: Stage, settler: Settle
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["in one batch", "in three"])
-async def test_ids_that_join_two_payments_do_not_stop_the_batch(
+async def test_ids_that_join_two_payments_make_them_one(
     shop: Stage, settler: Settler, at_once: bool
 ) -> None:
-    """PAY-1: each id keeps leading to one payment only."""
+    """PAY-1: with the facts of both, and known by the ids of both."""
     items = [
         shop.event(Says.PROCESSING, "one"),
         shop.event(Says.FAILED, "two"),
@@ -393,15 +393,16 @@ async def test_ids_that_join_two_payments_do_not_stop_the_batch(
     for batch in [items] if at_once else [[item] for item in items]:
         await settler.settle(batch)
     one, two = await shop.payment("one"), await shop.payment("two")
-    assert (one["status"], two["status"]) == ("PROCESSING", "FAILED")
-    assert await shop.number("payment_ids") == 2
+    assert one == two
+    assert (one["status"], one["processing_at"] is None) == ("FAILED", False)
+    assert (await shop.number("payments"), await shop.number("payment_ids")) == (1, 2)
 
 
 async def test_a_revisit_of_a_payment_that_is_not_there_is_refused(
     shop: Stage, settler: Settler
 ) -> None:
     """OPS-5: it is not busy, and would not be any later."""
-    revisit = Revisit(PaymentId(UUID(int=7)), await shop.user("p@example.com"))
+    revisit = Revisit(PaymentId(UUID(int=7)), Link(await shop.user("p@example.com")))
     with pytest.raises(NotFoundError):
         await settler.settle([revisit])
 

@@ -157,6 +157,9 @@ async def _money(connection: Connection) -> Finding:
     rows = await listings.unapplied_money(connection)
     if not rows:
         return Finding("money", State.OK, "all that was received is applied")
-    sums = [f"{Money(row['sum_minor'], row['currency'])} ({row['number']})" for row in rows]
+    sums = [
+        f"{Money(row['sum_minor'], row['currency'])} ({row['number']}, {row['reason'] or 'new'})"
+        for row in rows
+    ]
     found = f"received and not applied: {', '.join(sums)}"
     return Finding("money", State.OK, found, "see GET /api/v1/payments?applied=false")

@@ -12,6 +12,8 @@ EventId = NewType("EventId", UUID)
 UserId = NewType("UserId", UUID)
 PaymentId = NewType("PaymentId", UUID)
 SubscriptionId = NewType("SubscriptionId", UUID)
+OrderId = NewType("OrderId", UUID)
+WalletId = NewType("WalletId", UUID)
 SourceId = NewType("SourceId", int)
 
 MAX_EXTERNAL_ID: Final = 255
@@ -63,6 +65,7 @@ class Code(StrEnum):
     CURRENCY_MISMATCH = "CURRENCY_MISMATCH"
     USER_MISSING = "USER_MISSING"
     UNLINKED_PAYMENT = "UNLINKED_PAYMENT"
+    REFUND_WANTED = "REFUND_WANTED"
     PAYMENT_MISSING = "PAYMENT_MISSING"
     ORDER_MISSING = "ORDER_MISSING"
     ORDER_CLOSED = "ORDER_CLOSED"

@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, assert_never
 
+from paidonce.domain.email import email_key
 from paidonce.domain.events import (
     Code,
     ExternalId,
@@ -48,6 +49,8 @@ class Facts:
     canceled_at: datetime | None = None
     refunded_at: datetime | None = None
     processing_at: datetime | None = None
+    disputed_at: datetime | None = None  # of disputes: the latest seen
+    dispute_won_at: datetime | None = None
 
     @property
     def captured_minor(self) -> int:
@@ -56,6 +59,19 @@ class Facts:
     @property
     def refunded_minor(self) -> int:
         return max(self.refund_total_minor, sum(self.refunds.values()))
+
+    @property
+    def is_returned(self) -> bool:
+        """Whether there was money and all of it went back."""
+        is_back = self.refunded_minor >= self.captured_minor or self.canceled_at is not None
+        return self.captured_minor > 0 and is_back
+
+    @property
+    def is_disputed(self) -> bool:
+        """Whether there is a dispute that was not won since."""
+        if self.disputed_at is None:
+            return False
+        return self.dispute_won_at is None or self.dispute_won_at < self.disputed_at
 
     @property
     def status(self) -> PaymentStatus:
@@ -88,13 +104,19 @@ class Payment:
     source_id: SourceId
     ids: tuple[ExternalId, ...]
     facts: Facts
+    order: str | None = None  # the reference of the order it is for
     email: str | None = None
     user_id: UserId | None = None
     plan_id: str | None = None
     applied_at: datetime | None = None
+    applied_minor: int = 0  # how much of it counted when it was applied
+    reversed_minor: int = 0  # and how much of that was taken back since
     subscription_id: SubscriptionId | None = None
     period_start: datetime | None = None  # what this payment granted: from, and until
     period_end: datetime | None = None
+    is_contested: bool = False  # its events disagree on what it is for
+    is_accepted: bool = False  # a person takes it although the sum is another
+    is_for_refund: bool = False  # a person wants it returned: it is never applied
     review: Code | None = None
     version: int = 0  # 0: not in the database yet
 
@@ -105,30 +127,30 @@ class Payment:
     @property
     def holds_money(self) -> bool:
         """Whether there is something to apply: more captured than refunded, and not returned."""
-        captured = self.facts.captured_minor
-        return captured > self.facts.refunded_minor and self.facts.canceled_at is None
+        return self.facts.captured_minor > 0 and not self.facts.is_returned
 
 
 def facts_of(event: PaymentEvent, received_at: datetime) -> Facts:
     """What one event adds to what is known. An event without a time happened when it arrived."""
     at = event.occurred_at or received_at
+    if event.says is Says.PAID:
+        return Facts(captured=event.amount, paid_at=_paid_at(event, at))
+    facts = _facts_of_money(event, at)
     match event.says:
-        case Says.PENDING:
-            return Facts()
+        case Says.PENDING | Says.REFUNDED:
+            return facts
         case Says.PROCESSING:
-            return Facts(processing_at=at)
-        case Says.PAID:
-            return Facts(captured=event.amount, paid_at=_paid_at(event, at))
+            return replace(facts, processing_at=at)
         case Says.FAILED:
-            return Facts(failed_at=at)
+            return replace(facts, failed_at=at)
         case Says.VOIDED:
-            return Facts(voided_at=at)
+            return replace(facts, voided_at=at)
         case Says.CANCELED:
-            return Facts(canceled_at=at)
-        case Says.REFUNDED:
-            return _refund_of(event, at)
-        case Says.DISPUTED | Says.DISPUTE_WON:
-            return Facts(captured=event.amount, paid_at=_paid_at(event, at))
+            return replace(facts, canceled_at=at)
+        case Says.DISPUTED:
+            return replace(facts, disputed_at=at)
+        case Says.DISPUTE_WON:
+            return replace(facts, dispute_won_at=at)
         case _:
             assert_never(event.says)
 
@@ -145,6 +167,8 @@ def merge(one: Facts, other: Facts) -> Facts:
         canceled_at=_earlier(one.canceled_at, other.canceled_at),
         refunded_at=_earlier(one.refunded_at, other.refunded_at),
         processing_at=_earlier(one.processing_at, other.processing_at),
+        disputed_at=_later(one.disputed_at, other.disputed_at),
+        dispute_won_at=_later(one.dispute_won_at, other.dispute_won_at),
     )
 
 
@@ -165,22 +189,69 @@ def first_heard(
         source_id=source_id,
         ids=event.ids,
         facts=facts_of(event, received_at),
+        order=event.order,
         email=event.email,
         plan_id=event.plan_id,
     )
 
 
 def with_event(
-    payment: Payment, ids: tuple[ExternalId, ...], event: PaymentEvent, received_at: datetime
+    payment: Payment,
+    ids: tuple[ExternalId, ...],
+    event: PaymentEvent,
+    received_at: datetime,
+    link_by_email: bool,
 ) -> Payment:
-    """The payment after it has heard of the event, under these ids."""
+    """The payment after it has heard of the event, under these ids.
+
+    What it is for, the first event decides. One that names something else contests it.
+    """
     return replace(
         payment,
         ids=payment.ids + tuple(one for one in ids if one not in payment.ids),
         facts=merge(payment.facts, facts_of(event, received_at)),
+        order=payment.order if _is_bound(payment) else payment.order or event.order,
         email=payment.email or event.email,
         plan_id=payment.plan_id or event.plan_id,
+        is_contested=payment.is_contested or contests(payment, event, link_by_email),
     )
+
+
+def contests(payment: Payment, event: PaymentEvent, link_by_email: bool) -> bool:
+    """Whether the event says that the payment is for something else than what is known (PAY-5)."""
+    if event.order is not None:
+        return _is_bound(payment) and event.order != payment.order
+    if payment.order is not None or not link_by_email:
+        return False
+    if event.email is None or payment.email is None:
+        return False
+    return email_key(event.email) != email_key(payment.email)
+
+
+def joined(one: Payment, other: Payment) -> Payment:
+    """One payment of two that turned out to be the same; the other one was not applied (PAY-1)."""
+    assert other.applied_at is None
+    orders = {one.order, other.order} - {None}
+    is_bound_elsewhere = _is_bound(one) and other.order not in (None, one.order)
+    return replace(
+        one,
+        ids=one.ids + tuple(each for each in other.ids if each not in one.ids),
+        facts=merge(one.facts, other.facts),
+        order=one.order if _is_bound(one) else one.order or other.order,
+        email=one.email or other.email,
+        user_id=one.user_id or other.user_id,
+        plan_id=one.plan_id or other.plan_id,
+        is_contested=(
+            one.is_contested or other.is_contested or len(orders) > 1 or is_bound_elsewhere
+        ),
+        is_accepted=one.is_accepted or other.is_accepted,
+        is_for_refund=one.is_for_refund or other.is_for_refund,
+    )
+
+
+def _is_bound(payment: Payment) -> bool:
+    """Whether what it is for cannot change any more: it names an order, or was applied."""
+    return payment.order is not None or payment.applied_at is not None
 
 
 _BEFORE_MONEY: Final = frozenset({Says.PENDING, Says.PROCESSING, Says.FAILED, Says.VOIDED})
@@ -198,14 +269,16 @@ _STEP_OF_EVENT: Final = {
 }
 
 
-def _refund_of(event: PaymentEvent, at: datetime) -> Facts:
+def _facts_of_money(event: PaymentEvent, at: datetime) -> Facts:
+    """What the event tells of money captured and returned, whatever it is about."""
     total, single = event.refunded, event.refund
+    is_refund = total is not None or single is not None or event.says is Says.REFUNDED
     return Facts(
         captured=event.amount,
         paid_at=_paid_at(event, at),
         refund_total_minor=total.amount_minor if total else 0,
         refunds={single.id: single.amount.amount_minor} if single else {},
-        refunded_at=at,
+        refunded_at=at if is_refund else None,
     )
 
 
@@ -224,6 +297,12 @@ def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
     if one is None or other is None:
         return one or other
     return min(one, other)
+
+
+def _later(one: datetime | None, other: datetime | None) -> datetime | None:
+    if one is None or other is None:
+        return one or other
+    return max(one, other)
 
 
 def _united(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:

@@ -1,7 +1,7 @@
 """One current subscription per user and product, extended by each payment (FUL-1)."""
 
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from paidonce.domain.events import SubscriptionId, UserId
@@ -46,3 +46,13 @@ def extended(
         version=subscription.version,
     )
     return longer, start
+
+
+def shortened(subscription: Subscription, granted: timedelta, now: datetime) -> Subscription:
+    """The subscription without what a payment granted: never ending before now because of that."""
+    end = subscription.current_period_end
+    if end is None or end <= now:
+        return subscription
+    left = max(end - granted, now)
+    status = SubscriptionStatus.INACTIVE if left <= now else subscription.status
+    return replace(subscription, current_period_end=left, status=status)

@@ -7,7 +7,14 @@ from typing import Final, assert_never
 import orjson
 from uuid_utils.compat import uuid7
 
-from paidonce.domain.decide import Arrived, Decision, State, apply, decide
+from paidonce.domain.applying import (
+    Terms,
+    apply,
+    waits_for_email,
+    waits_for_order,
+    waits_for_payment,
+)
+from paidonce.domain.decide import Arrived, decide
 from paidonce.domain.email import email_key
 from paidonce.domain.events import (
     Code,
@@ -18,13 +25,18 @@ from paidonce.domain.events import (
     PaymentId,
     SubscriptionId,
     UserId,
+    WalletId,
 )
+from paidonce.domain.orders import Order
 from paidonce.domain.payments import Payment
+from paidonce.domain.state import Applied, Decision, State
 from paidonce.domain.subscriptions import Subscription
+from paidonce.domain.wallets import Wallet
 from paidonce.engine.items import (
     MAX_MESSAGE,
     Incoming,
     Item,
+    Link,
     Refused,
     Result,
     Revisit,
@@ -32,12 +44,13 @@ from paidonce.engine.items import (
     Verdict,
     Waiting,
 )
-from paidonce.engine.names import waiting_digest, waits_for_email, waits_for_payment
+from paidonce.engine.names import waiting_digest
 from paidonce.engine.retry import WAITS_FOR_OTHERS
-from paidonce.engine.rows import applied_message, event_row, finished_row
+from paidonce.engine.rows import applied_message, event_row, finished_row, reversed_message
 from paidonce.errors import ConflictError, NotFoundError
 from paidonce.providers.contract import FINGERPRINT_VERSION, Thin
-from paidonce.store.settlement import Changes, KeyName, KnownKey, Loaded
+from paidonce.store.rows import KeyName, KnownKey, entry_rows
+from paidonce.store.settlement import Changes, Loaded
 from paidonce.telemetry import logger
 
 log = logger(__name__)
@@ -62,13 +75,15 @@ class Batch:
         self._rules = rules
         self._loaded = loaded
         self._now: datetime = loaded.now
-        self._state = State(rules.plans, uuid7)
+        self._state = State(rules.plans, uuid7, rules.kept)
         loaded.fill(self._state)
         self._first_of_key: dict[KeyName, KnownKey] = dict(loaded.keys)
         self._busy_keys: set[KeyName] = set()
         self._changes = Changes()
         self._payments: dict[PaymentId, Payment] = {}
         self._subscriptions: dict[SubscriptionId, Subscription] = {}
+        self._orders: dict[str, Order] = {}
+        self._wallets: dict[WalletId, Wallet] = {}
 
     def judge(self, item: Item) -> Verdict:
         """What becomes of one item; what it changes is remembered for the ones that follow."""
@@ -90,11 +105,22 @@ class Batch:
         for payment in self._payments.values():
             if loaded.payments.get(payment.id) != payment:
                 changes.payments.append(payment)
+                self._touch_order(payment.order)
             for one in payment.ids:
                 if (payment.source_id, one) not in loaded.names:
                     changes.ids.append((payment.source_id, one, payment.id))
+        for reference, order in self._orders.items():
+            if loaded.orders[reference] != order:
+                self._touch_order(reference)
         changes.subscriptions += self._subscriptions.values()
+        changes.wallets += self._wallets.values()
         return changes
+
+    def _touch_order(self, reference: str | None) -> None:
+        """Write the order, changed or not: whoever decides by it has to see its payments change."""
+        order = None if reference is None else self._state.orders.get(reference)
+        if order is not None and order not in self._changes.orders:
+            self._changes.orders.append(order)
 
     def _judge_incoming(self, item: Incoming) -> Verdict:
         name = item.key
@@ -113,7 +139,7 @@ class Batch:
         self._changes.events.append(event_row(item, outcome, tried.attempts, self._now))
         if outcome.status not in _HAPPY:
             self._audit_attempt(item.event_id, outcome, tried.attempts)
-        self._schedule(item.event_id, outcome, decision.payment, tried)
+        self._schedule(item.event_id, outcome, decision.awaits, tried)
         return Verdict(item, _result(outcome), item.event_id, outcome, decision)
 
     def _judge_repeated(self, item: Incoming, known: KnownKey) -> Verdict:
@@ -149,7 +175,7 @@ class Batch:
         self._changes.finished.append(row)
         if tried.attempts > 1 or outcome.status not in _HAPPY:
             self._audit_attempt(item.event_id, outcome, tried.attempts)
-        self._schedule(item.event_id, outcome, decision.payment, tried)
+        self._schedule(item.event_id, outcome, decision.awaits, tried)
         return Verdict(item, _result(outcome), item.event_id, outcome, decision)
 
     def _judge_revisit(self, item: Revisit) -> Verdict:
@@ -158,13 +184,12 @@ class Batch:
         payment = self._payments.get(item.payment_id) or self._loaded.payments.get(item.payment_id)
         if payment is None:
             raise NotFoundError(f"there is no payment {item.payment_id}")
-        linked = _with_user(payment, item.user_id or payment.user_id)
-        if self._has_busy_user(linked):
+        linked = payment if item.link is None else _linked(payment, item.link)
+        if self._lacks(linked) or self._lacks(payment):
             return Verdict(item, Result.BUSY, None)
         source = self._rules.sources.get(payment.source_id)
-        by_email = source.link_by_email if source else False
-        captured = linked.facts.captured
-        decision = apply(self._state, payment, linked, captured, by_email, self._now)
+        terms = Terms(linked.facts.captured, source.link_by_email if source else False)
+        decision = apply(self._state, payment, linked, terms, self._now)
         self._remember(decision)
         return Verdict(item, _result(decision.outcome), None, decision.outcome, decision)
 
@@ -189,34 +214,58 @@ class Batch:
         self._state.remember(decision)
         if decision.payment is None:
             return
+        for gone in decision.absorbed:
+            self._absorb(gone, decision.payment)
         self._payments[decision.payment.id] = decision.payment
         if decision.subscription is not None:
             self._subscriptions[decision.subscription.id] = decision.subscription
-        if decision.applies:
-            source = self._rules.sources.get(decision.payment.source_id)
+        if decision.order is not None:
+            self._remember_order(decision, decision.order)
+        for done in decision.done:
+            source = self._rules.sources.get(done.payment.source_id)
             name = source.name if source else None
-            message = applied_message(decision.payment, name, self._now)
+            if isinstance(done, Applied):
+                message = applied_message(done.payment, decision.order, name, self._now)
+            else:
+                message = reversed_message(done, decision.order, name, self._now)
             self._changes.messages.append(message)
+        if decision.applies:
             self._wake_siblings(decision)
+
+    def _remember_order(self, decision: Decision, order: Order) -> None:
+        self._orders[order.reference] = order
+        for other in decision.others:
+            self._payments[other.id] = other
+        if decision.wallet is not None:
+            self._wallets[decision.wallet.id] = decision.wallet
+        for movement in decision.movements:
+            self._changes.entries += entry_rows(uuid7(), movement, self._now)
+
+    def _absorb(self, gone: Payment, heir: Payment) -> None:
+        """What waits for the payment that is no more has to look again."""
+        self._payments.pop(gone.id, None)
+        if not gone.is_new:
+            self._changes.absorbed.append((self._loaded.payments[gone.id], heir.id))
+            self._changes.wakes.append(waiting_digest(waits_for_payment(gone)))
 
     def _wake_siblings(self, decision: Decision) -> None:
         """Events of this payment may wait for what has now been found by other means."""
         before, after = decision.payment_before, decision.payment
         if before is None or after is None:
             return
-        names = [waits_for_payment(after.id)]
+        names = [waits_for_payment(after)]
         if after.email is not None:
             names.append(waits_for_email(email_key(after.email)))
         self._changes.wakes += map(waiting_digest, names)
 
     def _schedule(
-        self, event_id: EventId, outcome: Outcome, payment: Payment | None, tried: "_Tried"
+        self, event_id: EventId, outcome: Outcome, awaits: str | None, tried: "_Tried"
     ) -> None:
         if outcome.status is EventStatus.VALIDATED:
             self._changes.due.append((self._now, event_id, tried.faults, None))
         elif outcome.status is EventStatus.FAILED_RETRYABLE and outcome.code is not None:
             run_at = self._now + self._rules.retry.delay(outcome.code, tried.times(outcome.code))
-            waits_on = _waits_on(outcome.code, payment)
+            waits_on = waiting_digest(awaits) if awaits else None
             self._changes.due.append((run_at, event_id, tried.faults, waits_on))
             self._audit(event_id, "retry_scheduled", run_at=run_at.isoformat())
 
@@ -229,25 +278,33 @@ class Batch:
         return Outcome(EventStatus.DEAD_LETTER, outcome.code, outcome.message)
 
     def _is_busy(self, item: Incoming | Waiting) -> bool:
-        loaded = self._loaded
-        is_quiet = not (loaded.busy_payments or loaded.busy_users or loaded.unsure_emails)
-        if is_quiet or not isinstance(item.event, PaymentEvent):
+        event, loaded = item.event, self._loaded
+        if loaded.is_quiet or not isinstance(event, PaymentEvent):
             return False
-        named = ((item.source.id, one) for one in item.event.ids)
-        if any(self._loaded.names.get(name) in self._loaded.busy_payments for name in named):
+        named = ((item.source.id, one) for one in event.ids)
+        if any(loaded.names.get(name) in loaded.busy_payments for name in named):
             return True
-        payment = self._state.payment_known_as(item.source.id, item.event.ids)
-        return self._has_busy_user(payment, item.event.email)
+        known = self._state.payments_known_as(item.source.id, event.ids)
+        lacks = self._lacks(None, event.order, event.email)
+        return lacks or any(self._lacks(one) for one in known)
 
-    def _has_busy_user(self, payment: Payment | None, email: str | None = None) -> bool:
+    def _lacks(
+        self, payment: Payment | None, reference: str | None = None, email: str | None = None
+    ) -> bool:
+        """Whether somebody else has in hand what the payment, or an event of it, is for."""
         loaded = self._loaded
-        if not (loaded.busy_users or loaded.unsure_emails):
+        if loaded.is_quiet:
             return False
-        named = {email, payment.email if payment else None} - {None}
-        emails = {email_key(str(one)) for one in named}
+        references = {reference, payment.order if payment else None} - {None}
+        orders = [one for one in (loaded.orders.get(str(ref)) for ref in references) if one]
+        if not loaded.busy_orders.isdisjoint(references):
+            return True
+        named = {email, payment.email if payment else None, *(one.email for one in orders)}
+        emails = {email_key(one) for one in named if one is not None}
         users: set[UserId | None] = {self._state.users.get(one) for one in emails}
-        users.add(payment.user_id if payment else None)
-        is_unsure = not loaded.unsure_emails.isdisjoint(emails)
+        users |= {payment.user_id if payment else None, *(one.user_id for one in orders)}
+        names = {*map(waits_for_email, emails), *(waits_for_order(str(one)) for one in references)}
+        is_unsure = not loaded.unsure.isdisjoint(names)
         return is_unsure or not loaded.busy_users.isdisjoint(users - {None})
 
     def _audit_attempt(self, event_id: EventId, outcome: Outcome, attempts: int) -> None:
@@ -305,17 +362,21 @@ def _result(outcome: Outcome) -> Result:
     return _RESULTS[outcome.status]
 
 
-def _waits_on(code: Code, payment: Payment | None) -> bytes | None:
-    if payment is None:
-        return None
-    if code is Code.USER_MISSING and payment.email is not None:
-        return waiting_digest(waits_for_email(email_key(payment.email)))
-    if code is Code.UNLINKED_PAYMENT:
-        return waiting_digest(waits_for_payment(payment.id))
-    return None
-
-
-def _with_user(payment: Payment, user_id: UserId | None) -> Payment:
-    if payment.user_id is not None and payment.user_id != user_id:
-        raise ConflictError(f"payment {payment.id} belongs to user {payment.user_id} already")
-    return replace(payment, user_id=user_id)
+def _linked(payment: Payment, link: Link) -> Payment:
+    """The payment as a person says it is to be taken. Raises ConflictError."""
+    is_same_user = link.user_id is None or link.user_id == payment.user_id
+    is_same_order = link.order is None or link.order == payment.order
+    if payment.applied_at is not None and not (is_same_user and is_same_order):
+        whose = f"order {payment.order}" if payment.order else f"user {payment.user_id}"
+        raise ConflictError(f"payment {payment.id} was applied to {whose} already")
+    if payment.applied_at is not None:
+        return payment
+    if link.order is not None:
+        payment = replace(payment, order=link.order, user_id=None, is_contested=False)
+    elif link.user_id is not None:
+        payment = replace(payment, order=None, user_id=link.user_id, is_contested=False)
+    return replace(
+        payment,
+        is_accepted=payment.is_accepted or link.is_accepted,
+        is_for_refund=link.is_for_refund or (payment.is_for_refund and not link.is_accepted),
+    )

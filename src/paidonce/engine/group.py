@@ -217,8 +217,9 @@ def _touches(item: Arrival) -> frozenset[Hashable]:
         return frozenset()
     if not isinstance(item.event, PaymentEvent):
         return frozenset((item.key,))
-    email = email_key(item.event.email) if item.event.email else None
-    return frozenset((item.key, email, *item.event.ids)) - {None}
+    event = item.event
+    whom = event.order or (email_key(event.email) if event.email else None)
+    return frozenset((item.key, whom, *event.ids)) - {None}
 
 
 def _fail(batch: Sequence[_Entry], error: DatabaseAwayError) -> None:

@@ -6,7 +6,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from paidonce.domain.decide import Decision
 from paidonce.domain.events import (
     EventId,
     Ignored,
@@ -16,11 +15,13 @@ from paidonce.domain.events import (
     SourceId,
     UserId,
 )
+from paidonce.domain.orders import Kind
 from paidonce.domain.plans import PlanBook
+from paidonce.domain.state import Decision
 from paidonce.engine.retry import RetryPolicy
 from paidonce.errors import RefusedError
 from paidonce.providers.contract import Delivery, Identity, Provider, Thin
-from paidonce.store.settlement import KeyName
+from paidonce.store.rows import KeyName
 
 MAX_MESSAGE: Final = 500
 """How much of a refusal's own words is kept."""
@@ -43,6 +44,7 @@ class Rules:
     plans: PlanBook
     sources: Mapping[SourceId, Source]
     retry: RetryPolicy
+    kept: frozenset[Kind] = frozenset()  # what a refund does not take back
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +100,20 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Revisit:
-    """A payment to look at again without an event, perhaps because it was linked to a user."""
+    """A payment to look at again without an event: what it may wait for is there now."""
 
     payment_id: PaymentId
+    link: "Link | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a person says of a payment that is not applied."""
+
     user_id: UserId | None = None
+    order: str | None = None
+    is_accepted: bool = False
+    is_for_refund: bool = False
 
 
 Item = Incoming | Refused | Waiting | Revisit

@@ -1,7 +1,7 @@
-"""A payment and its user find each other, whichever comes first, without a gap between them.
+"""A payment finds what it is for, whichever comes first, without a gap between them.
 
-Whoever creates a user takes the lock of the address (see `settle._load` for the other side), adds
-the user, and then settles in the same transaction what waited for it.
+Whoever creates a user or an order takes the lock of its name (see `settle._load` for the other
+side), adds it, and then settles in the same transaction what waited for it.
 """
 
 import asyncio
@@ -15,16 +15,18 @@ from typing import Final, TypeVar
 from uuid_utils.compat import uuid7
 
 from paidonce.crashpoints import Point, passing
+from paidonce.domain.applying import waits_for_email, waits_for_order, waits_for_payment
 from paidonce.domain.email import email_key
 from paidonce.domain.events import PaymentId, UserId
 from paidonce.engine.claims import settle_claimed
-from paidonce.engine.items import Result, Revisit, Rules, Settled
-from paidonce.engine.names import waiting_digest, waits_for_email, waits_for_payment
+from paidonce.engine.items import Link, Result, Revisit, Rules, Settled
+from paidonce.engine.names import waiting_digest
 from paidonce.engine.outcomes import report
 from paidonce.engine.settle import settle
 from paidonce.errors import DatabaseAwayError
-from paidonce.store import due, listings, people, settlement
+from paidonce.store import due, listings, orders, people, settlement
 from paidonce.store.db import Database, Trouble, trouble
+from paidonce.store.orders import NewOrder
 from paidonce.store.queries import Connection
 
 MAX_AT_ONCE: Final = 128
@@ -47,7 +49,7 @@ class User:
 
 
 class Linker:
-    """Creates users and links payments, and applies at once what that makes possible."""
+    """Creates users and orders and links payments, and applies at once what that makes possible."""
 
     def __init__(self, database: Database, rules: Rules) -> None:
         self._database = database
@@ -69,22 +71,55 @@ class Linker:
         await self._settle_rest(settled, lambda connection: self._settle_of_email(connection, key))
         return user, is_new
 
-    async def link(self, payment_id: PaymentId, user_id: UserId, actor: str) -> None:
-        """Say whose payment this is, and apply it. The operator's act is audited.
+    async def create_order(self, order: NewOrder) -> bool:
+        """Add the order; returns whether it is new. What was paid for it is applied.
 
-        Raises NotFoundError, or ConflictError when it belongs to another user already.
+        Raises ConflictError when there is another one with this reference.
         """
-        revisit = Revisit(payment_id, user_id)
+        reference = order.reference
 
-        async def link(connection: Connection) -> Settled:
+        async def create(connection: Connection) -> tuple[bool, Settled]:
+            await settlement.announce_presence(connection, waits_for_order(reference))
+            is_new = await orders.create_order(connection, order)
+            passing(Point.CREATED)
+            return is_new, await self._settle_of_order(connection, reference)
+
+        is_new, settled = await self._transaction(create)
+        report(settled)
+        await self._settle_rest(
+            settled, lambda connection: self._settle_of_order(connection, reference)
+        )
+        return is_new
+
+    async def close_order(self, reference: str, actor: str) -> None:
+        """Let no money pay the order any more.
+
+        Raises NotFoundError, or ConflictError when it is paid.
+        """
+
+        async def close(connection: Connection) -> Settled:
+            await orders.close_order(connection, reference)
+            await listings.record_action(connection, actor, "order_closed", reference=reference)
+            return await self._settle_of_order(connection, reference)
+
+        report(await self._transaction(close))
+
+    async def link(
+        self, payment_id: PaymentId, link: Link, actor: str, action: str, **details: object
+    ) -> None:
+        """Say how a payment is to be taken, and apply it if it can be. The act is audited.
+
+        Raises NotFoundError, or ConflictError when it was applied to something else already.
+        """
+        revisit = Revisit(payment_id, link)
+
+        async def settle_linked(connection: Connection) -> Settled:
             settled = await settle(connection, [revisit], self._rules)
             if not _has_rest(settled):
-                await listings.record_action(
-                    connection, actor, "payment_linked", payment_id, user_id=str(user_id)
-                )
+                await listings.record_action(connection, actor, action, payment_id, None, **details)
             return settled
 
-        settled = await self._settle_rest(await self._transaction(link), link)
+        settled = await self._settle_rest(await self._transaction(settle_linked), settle_linked)
         if _has_rest(settled):
             raise DatabaseAwayError("the payment is held by another transaction; try again")
         names = _names_of_linked(settled)
@@ -100,6 +135,12 @@ class Linker:
         found = await listings.unapplied_payments_of_email(connection, key, sources, MAX_AT_ONCE)
         revisits = [Revisit(PaymentId(payment_id)) for payment_id in found]
         return await self._settle(connection, revisits, [waits_for_email(key)])
+
+    async def _settle_of_order(self, connection: Connection, reference: str) -> Settled:
+        """What waits for this order, and what was paid for it and is not applied."""
+        found = await orders.unapplied_payments_of_order(connection, reference, MAX_AT_ONCE)
+        revisits = [Revisit(PaymentId(payment_id)) for payment_id in found]
+        return await self._settle(connection, revisits, [waits_for_order(reference)])
 
     async def _settle(
         self, connection: Connection, revisits: Sequence[Revisit], names: Sequence[str]
@@ -145,4 +186,5 @@ def _names_of_linked(settled: Settled) -> list[str]:
     decisions = (verdict.decision for verdict in settled.verdicts)
     payments = [one.payment for one in decisions if one is not None and one.payment is not None]
     emails = [waits_for_email(email_key(one.email)) for one in payments if one.email]
-    return [waits_for_payment(one.id) for one in payments] + emails
+    references = [waits_for_order(one.order) for one in payments if one.order]
+    return [waits_for_payment(one) for one in payments] + emails + references

@@ -6,9 +6,11 @@ import orjson
 
 from paidonce.domain.events import EventId, EventStatus, Outcome
 from paidonce.domain.money import format_minor
+from paidonce.domain.orders import Order
 from paidonce.domain.payments import Payment
+from paidonce.domain.state import Reversed
 from paidonce.engine.items import Incoming, Refused
-from paidonce.store.settlement import Row
+from paidonce.store.rows import Row
 
 
 def event_row(
@@ -66,21 +68,49 @@ def finished_row(event_id: EventId, outcome: Outcome, attempts: int, now: dateti
     )
 
 
-def applied_message(payment: Payment, source: str | None, now: datetime) -> Row:
+def applied_message(
+    payment: Payment, order: Order | None, source: str | None, now: datetime
+) -> Row:
     """What the outside is told, once, of a payment that was applied (FUL-6)."""
-    captured = payment.facts.captured
-    assert captured is not None
-    payload = {
-        "payment_id": payment.id,
-        "source": source,
-        "amount": format_minor(captured.amount_minor, captured.currency),
-        "currency": captured.currency,
+    said = _said_of(payment, order, source) | {
+        "amount": _shown(payment, payment.facts.captured_minor),
         "user_id": payment.user_id,
         "plan_id": payment.plan_id,
         "subscription_id": payment.subscription_id,
         "period_start": payment.period_start,
         "period_end": payment.period_end,
     }
-    said = orjson.dumps(payload, default=str).decode()
-    version = payment.version + 1
-    return ("payment", payment.id, "payment.applied", version, said, now)
+    return _message(payment, "payment.applied", said, now)
+
+
+def reversed_message(done: Reversed, order: Order | None, source: str | None, now: datetime) -> Row:
+    """What the outside is told of money that went back, of each unit once (FUL-6)."""
+    payment = done.payment
+    said = _said_of(payment, order, source) | {
+        "amount": _shown(payment, done.amount_minor),
+        "reversed": _shown(payment, payment.reversed_minor),
+        "effect": "kept" if done.is_kept else "reversed",
+    }
+    return _message(payment, "payment.reversed", said, now)
+
+
+def _said_of(payment: Payment, order: Order | None, source: str | None) -> dict[str, object]:
+    captured = payment.facts.captured
+    assert captured is not None
+    return {
+        "payment_id": payment.id,
+        "source": source,
+        "order": payment.order,
+        "kind": order.kind if order else None,
+        "currency": captured.currency,
+    }
+
+
+def _shown(payment: Payment, amount_minor: int) -> str:
+    assert payment.facts.captured is not None
+    return format_minor(amount_minor, payment.facts.captured.currency)
+
+
+def _message(payment: Payment, name: str, said: dict[str, object], now: datetime) -> Row:
+    payload = orjson.dumps(said, default=str).decode()
+    return ("payment", payment.id, name, payment.version + 1, payload, now)

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from paidonce.crashpoints import Point, passing
+from paidonce.domain.applying import waits_for_email, waits_for_order
 from paidonce.domain.email import email_key
 from paidonce.domain.events import Ignored, PaymentEvent
 from paidonce.engine.batch import Batch
@@ -32,7 +33,6 @@ from paidonce.engine.items import (
     Source,
     Waiting,
 )
-from paidonce.engine.names import waits_for_email
 from paidonce.providers.contract import Thin
 from paidonce.store import settlement
 from paidonce.store.queries import Connection
@@ -88,23 +88,30 @@ async def _load(connection: Connection, items: Sequence[Item]) -> Loaded:
     loaded = await settlement.load(connection, wanted)
     absent = _absent(wanted, loaded)
     if absent:
-        # Between the look and the commit such a user might be created, and neither side would
-        # see the other. Whoever creates one takes this lock exclusively, and only then looks for
-        # what waits; so either we see the user now, or he sees what we leave. Where that cannot
-        # be said, because he is just about it, the address is unsure, and its events are busy.
-        sure = await settlement.share_absence(
-            connection, {waits_for_email(one): one for one in absent}
-        )
+        # Between the look and the commit such a user or order might be created, and neither side
+        # would see the other. Whoever creates one takes this lock exclusively, and only then looks
+        # for what waits; so either we see it now, or he sees what we leave. Where that cannot be
+        # said, because he is just about it, it is unsure, and the events that need it are busy.
+        sure = await settlement.share_absence(connection, absent)
         loaded = await settlement.load(connection, wanted)
-        loaded = replace(loaded, unsure_emails=frozenset(_absent(wanted, loaded) - sure))
+        loaded = replace(loaded, unsure=frozenset(_absent(wanted, loaded) - sure))
     return loaded
 
 
 def _absent(wanted: Wanted, loaded: Loaded) -> set[str]:
-    """The addresses of which no user is known: the events' own, and those of their payments."""
-    waiting = (one for one in loaded.payments.values() if one.user_id is None)
-    stored = {email_key(payment.email) for payment in waiting if payment.email is not None}
-    return (wanted.emails | stored) - loaded.users.keys()
+    """The names of the users and orders that were asked for, by events or rows, and not found."""
+    emails, references = set(wanted.emails), set(wanted.references)
+    for payment in loaded.payments.values():
+        if payment.order is not None:
+            references.add(payment.order)
+        elif payment.user_id is None and payment.email is not None:
+            emails.add(email_key(payment.email))
+    for order in loaded.orders.values():
+        if order.user_id is None and order.email is not None:
+            emails.add(email_key(order.email))
+    missing = {waits_for_email(one) for one in emails - loaded.users.keys()}
+    known = loaded.orders.keys() | loaded.busy_orders
+    return missing | {waits_for_order(one) for one in references - known}
 
 
 def _wanted(items: Sequence[Item]) -> Wanted:
@@ -120,8 +127,10 @@ def _wanted(items: Sequence[Item]) -> Wanted:
                     _want_event(wanted, item.source, item.event)
             case Revisit():
                 wanted.payments.add(item.payment_id)
-                if item.user_id is not None:
-                    wanted.users.add(item.user_id)
+                if item.link is not None and item.link.user_id is not None:
+                    wanted.users.add(item.link.user_id)
+                if item.link is not None and item.link.order is not None:
+                    wanted.references.add(item.link.order)
             case Refused():
                 pass
             case _:
@@ -133,5 +142,7 @@ def _want_event(wanted: Wanted, source: Source, event: PaymentEvent | Ignored | 
     if not isinstance(event, PaymentEvent):
         return
     wanted.ids.update((source.id, one) for one in event.ids)
-    if event.email is not None and source.link_by_email:
+    if event.order is not None:
+        wanted.references.add(event.order)
+    elif event.email is not None and source.link_by_email:
         wanted.emails.add(email_key(event.email))

@@ -29,6 +29,7 @@ async def payments(
     applied: bool | None = None,
     email_key: str | None = None,
     order_reference: str | None = None,
+    review: str | None = None,
 ) -> list[Row]:
     """Payments that match every filter given, the newest first, after the one named `before`."""
     rows = await QUERIES["payments"].rows(
@@ -40,6 +41,7 @@ async def payments(
         applied=applied,
         email_key=email_key,
         order_reference=order_reference,
+        review=review,
         limit=limit,
     )
     return [dict(row) for row in rows]
@@ -94,8 +96,15 @@ async def backlog(connection: Connection) -> list[Row]:
 
 
 async def unapplied_money(connection: Connection) -> list[Row]:
-    """Money that was received and not applied, by currency."""
+    """Money that was received and not applied, by currency and reason."""
     return [dict(row) for row in await QUERIES["unapplied_money"].rows(connection)]
+
+
+async def missing_payments(connection: Connection) -> Row:
+    """Refunds whose payment has not come within a day: how many, and since when."""
+    row = await QUERIES["missing_payments"].row(connection)
+    assert row is not None
+    return dict(row)
 
 
 async def record_action(

@@ -2,8 +2,17 @@
 -- The newest first; ids are in the order of creation. `applied = false` is money that was received
 -- and not applied.
 SELECT p.id, s.name AS source, p.order_reference, p.user_id, p.email, p.plan_id, p.status,
-       p.captured_minor, p.refunded_minor, p.currency, p.applied_at, p.paid_at, p.review,
-       p.subscription_id, p.created_at,
+       p.captured_minor, p.refunded_minor, p.reversed_minor, p.currency, p.applied_at, p.paid_at,
+       p.failed_at, p.voided_at, p.canceled_at, p.refunded_at, p.subscription_id, p.created_at,
+       p.transaction_id::text AS transaction_id,
+       CASE WHEN p.dispute_won_at IS NULL OR p.dispute_won_at < p.disputed_at
+            THEN p.disputed_at END AS disputed_at,
+       CASE WHEN p.applied_at IS NULL AND p.captured_minor > p.refunded_minor
+             AND p.canceled_at IS NULL
+            THEN extract(epoch FROM now() - p.created_at)::bigint END AS unapplied_s,
+       CASE WHEN p.captured_minor = 0 AND (p.refunded_minor > 0 OR p.canceled_at IS NOT NULL)
+             AND p.created_at < now() - interval '1 day'
+            THEN 'PAYMENT_MISSING' ELSE p.review END AS review,
        ARRAY(SELECT ROW (i.kind, i.external_id) FROM payment_ids AS i
               WHERE i.payment_id = p.id ORDER BY i.kind, i.external_id) AS ids
   FROM payments AS p
@@ -16,15 +25,27 @@ SELECT p.id, s.name AS source, p.order_reference, p.user_id, p.email, p.plan_id,
    AND (:order_reference::text IS NULL OR p.order_reference = :order_reference)
    AND (:applied::boolean IS NULL
         OR (:applied AND p.applied_at IS NOT NULL)
-        OR (NOT :applied AND p.applied_at IS NULL AND p.captured_minor > p.refunded_minor))
+        OR (NOT :applied AND p.applied_at IS NULL AND p.captured_minor > p.refunded_minor
+            AND p.canceled_at IS NULL))
+   AND (:review::text IS NULL OR p.review = :review
+        OR (:review = 'PAYMENT_MISSING' AND p.captured_minor = 0
+            AND (p.refunded_minor > 0 OR p.canceled_at IS NOT NULL)
+            AND p.created_at < now() - interval '1 day'))
  ORDER BY p.id DESC
  LIMIT :limit;
 
 -- name: unapplied_payments_of_email
--- What a new user may have paid for already.
+-- What a new user may have paid for already, by the payment's address or by its order's.
 SELECT id FROM payments
- WHERE email_key = :email_key AND applied_at IS NULL AND user_id IS NULL
-   AND captured_minor > refunded_minor AND source_id = ANY (:source_ids::smallint[])
+ WHERE email_key = :email_key AND order_reference IS NULL AND applied_at IS NULL
+   AND user_id IS NULL AND captured_minor > refunded_minor
+   AND source_id = ANY (:source_ids::smallint[])
+UNION
+SELECT p.id
+  FROM orders AS o
+  JOIN payments AS p ON p.order_reference = o.reference
+ WHERE o.email_key = :email_key AND o.user_id IS NULL AND p.applied_at IS NULL
+   AND p.captured_minor > p.refunded_minor
  ORDER BY id
  LIMIT :limit;
 
@@ -33,6 +54,7 @@ SELECT e.id, s.name AS source, s.provider, e.key, e.type, e.status, e.error_code
        e.error_message, e.external_payment_id, e.order_reference, e.attempts, e.received_at,
        e.processed_at, e.occurred_at, e.is_test, e.signature_valid, e.signature_method,
        e.request_id, e.conflicts_with, e.remote_address,
+       e.transaction_id::text AS transaction_id,
        (SELECT min(d.run_at) FROM due AS d WHERE d.event_id = e.id) AS next_attempt_at
   FROM webhook_events AS e
   JOIN sources AS s ON s.id = e.source_id
@@ -64,13 +86,20 @@ SELECT status, count(*) AS number,
  GROUP BY status;
 
 -- name: unapplied_money
-SELECT currency, count(*) AS number, sum(captured_minor - refunded_minor)::bigint AS sum_minor,
-       extract(epoch FROM now() - min(created_at))::float8 AS oldest_s,
-       coalesce(extract(epoch FROM now() - min(created_at) FILTER (WHERE user_id IS NULL)),
-                0)::float8 AS oldest_unlinked_s
+SELECT currency, coalesce(review, '') AS reason, count(*) AS number,
+       sum(captured_minor - refunded_minor)::bigint AS sum_minor,
+       extract(epoch FROM now() - min(created_at))::float8 AS oldest_s
   FROM payments
- WHERE applied_at IS NULL AND captured_minor > refunded_minor
- GROUP BY currency;
+ WHERE applied_at IS NULL AND captured_minor > refunded_minor AND canceled_at IS NULL
+ GROUP BY currency, review;
+
+-- name: missing_payments
+-- Refunds of which no payment has come within a day (PAY-6).
+SELECT count(*) AS number,
+       coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_s
+  FROM payments
+ WHERE captured_minor = 0 AND (refunded_minor > 0 OR canceled_at IS NOT NULL)
+   AND created_at < now() - interval '1 day';
 
 -- name: record_action
 INSERT INTO audit_log (event_id, payment_id, actor, action, success, details)

@@ -8,37 +8,31 @@ from uuid import UUID
 
 import asyncpg
 
-from paidonce.domain.decide import State
-from paidonce.domain.email import email_key
-from paidonce.domain.events import (
-    Code,
-    EventId,
-    ExternalId,
-    PaymentId,
-    SourceId,
-    UserId,
-)
-from paidonce.domain.money import Money
-from paidonce.domain.payments import Facts, Payment
-from paidonce.domain.subscriptions import Subscription, SubscriptionStatus
+from paidonce.domain.events import EventId, ExternalId, PaymentId, SourceId, UserId, WalletId
+from paidonce.domain.orders import Order
+from paidonce.domain.payments import Payment
+from paidonce.domain.state import State
+from paidonce.domain.subscriptions import Subscription
+from paidonce.domain.wallets import Wallet
 from paidonce.store.queries import Connection, Query, load_queries
+from paidonce.store.rows import (
+    REFUNDED_MINOR,
+    KeyName,
+    KnownKey,
+    Row,
+    id_row,
+    key_row,
+    order_of,
+    order_row,
+    payment_of,
+    payment_row,
+    subscription_of,
+    subscription_row,
+    wallet_row,
+)
 
 QUERIES: Final = load_queries(__file__)
 _LOAD_WITHOUT_LOCKS: Final = QUERIES["load"].without("locks")
-
-KeyName = tuple[SourceId, bytes]
-"""A source and the digest of an event's key."""
-
-Row = tuple[object, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class KnownKey:
-    """An event that was accepted before under this key."""
-
-    event_id: EventId
-    fingerprint: bytes
-    fingerprint_version: int
 
 
 @dataclass(slots=True)
@@ -48,46 +42,62 @@ class Wanted:
     keys: set[KeyName] = field(default_factory=set)
     ids: set[tuple[SourceId, ExternalId]] = field(default_factory=set)
     payments: set[PaymentId] = field(default_factory=set)
+    references: set[str] = field(default_factory=set)
     emails: set[str] = field(default_factory=set)
     users: set[UserId] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What the database knows of it. Payments and subscriptions are locked, or busy."""
+    """What the database knows of it. What can change is locked, or busy."""
 
     now: datetime
     keys: Mapping[KeyName, KnownKey]
     names: Mapping[tuple[SourceId, ExternalId], PaymentId]
     payments: Mapping[PaymentId, Payment]
+    orders: Mapping[str, Order]
     users: Mapping[str, UserId]
     subscriptions: Sequence[Subscription]
+    wallets: Mapping[WalletId, Wallet]
     busy_payments: frozenset[PaymentId]
     busy_users: frozenset[UserId]
-    unsure_emails: frozenset[str] = frozenset()  # of these a user may just be coming into being
+    busy_orders: frozenset[str]
+    unsure: frozenset[str] = frozenset()
+    """The names of what was not there but may just be coming into being."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing of it is in anybody else's hands."""
+        return not (self.busy_payments or self.busy_users or self.busy_orders or self.unsure)
 
     def fill(self, state: State) -> None:
         """Put what was loaded into the state that `decide` reads."""
-        for (source_id, one), payment_id in self.names.items():
-            if payment_id in self.payments:
-                state.payments[source_id, one] = self.payments[payment_id]
+        state.names.update(self.names)
+        for payment in self.payments.values():
+            state.add(payment)
+        state.orders.update(self.orders)
         state.users.update(self.users)
         for subscription in self.subscriptions:
             state.subscriptions[subscription.user_id, subscription.product] = subscription
+        state.wallets.update(self.wallets)
 
 
 @dataclass(slots=True)
 class Changes:
     """The rows that a batch writes.
 
-    Events, messages and what is due are in the order of the types `written_event` and so on in the
-    schema, the others in that of the columns named below.
+    Events, messages, entries and what is due are in the order of the types `written_event` and so
+    on in the schema, the others in that of the columns named below.
     """
 
     keys: list[tuple[KeyName, KnownKey]] = field(default_factory=list)
     ids: list[tuple[SourceId, ExternalId, PaymentId]] = field(default_factory=list)
     payments: list[Payment] = field(default_factory=list)
+    absorbed: list[tuple[Payment, PaymentId]] = field(default_factory=list)
+    orders: list[Order] = field(default_factory=list)
     subscriptions: list[Subscription] = field(default_factory=list)
+    wallets: list[Wallet] = field(default_factory=list)
+    entries: list[Row] = field(default_factory=list)
     events: list[Row] = field(default_factory=list)
     messages: list[Row] = field(default_factory=list)
     finished: list[Row] = field(default_factory=list)
@@ -104,14 +114,21 @@ class Changes:
     @property
     def is_one_statement(self) -> bool:
         """Whether all of it is what most batches have, which is written in one go."""
-        unusual = (self.finished, self.audit, self.redelivered, self.wakes)
+        unusual = (
+            self.finished,
+            self.audit,
+            self.redelivered,
+            self.wakes,
+            self.absorbed,
+            self.wallets,
+        )
         return not any(unusual) and not any(one.facts.refunds for one in self.payments)
 
 
 async def load(connection: Connection, wanted: Wanted) -> Loaded:
     """Fetch and lock every row that the batch touches, waiting for nobody."""
     row = await _load(connection, QUERIES["load"], wanted)
-    refunded = [cells[0] for cells in row["payments"] if cells[_REFUNDED_MINOR] > 0]
+    refunded = [cells[0] for cells in row["payments"] if cells[REFUNDED_MINOR] > 0]
     if not refunded:
         return _loaded(row, row["refunds"])
     # A payment may have been changed between the look and the lock. Its row is the changed one;
@@ -127,10 +144,6 @@ async def look(connection: Connection, wanted: Wanted) -> Loaded:
     return _loaded(row, row["refunds"])
 
 
-_REFUNDED_MINOR: Final = 8
-"""Where a payment's row, as it is loaded, has what was refunded."""
-
-
 async def _load(connection: Connection, query: Query, wanted: Wanted) -> asyncpg.Record:
     keys = sorted(wanted.keys)
     ids = sorted(wanted.ids)
@@ -142,6 +155,7 @@ async def _load(connection: Connection, query: Query, wanted: Wanted) -> asyncpg
         id_kind=[one.kind for _, one in ids],
         id_value=[one.value for _, one in ids],
         payment_id=list(wanted.payments),
+        reference=list(wanted.references),
         email_key=list(wanted.emails),
         user_id=list(wanted.users),
     )
@@ -149,13 +163,13 @@ async def _load(connection: Connection, query: Query, wanted: Wanted) -> asyncpg
     return row
 
 
-async def share_absence(connection: Connection, emails: Mapping[str, str]) -> set[str]:
-    """Hold back whoever creates the users of these addresses until this transaction has ended.
+async def share_absence(connection: Connection, names: Iterable[str]) -> set[str]:
+    """Hold back whoever creates what has these names until this transaction has ended.
 
-    Given by the name under which each waits; returns those that nobody is creating just now.
+    Returns the names that nobody is creating just now.
     """
-    rows = await QUERIES["share_absence"].rows(connection, name=sorted(emails))
-    return {emails[row["name"]] for row in rows}
+    rows = await QUERIES["share_absence"].rows(connection, name=sorted(names))
+    return {row["name"] for row in rows}
 
 
 async def announce_presence(connection: Connection, name: str) -> None:
@@ -168,8 +182,22 @@ async def write(connection: Connection, changes: Changes, now: datetime) -> None
 
     Fails with a serialization failure if another transaction was first.
     """
+    if changes.absorbed:
+        await _absorb(connection, changes)
     await _write_common(connection, changes)
     await _write_unusual(connection, changes, now)
+
+
+async def _absorb(connection: Connection, changes: Changes) -> None:
+    """First of all: the ids that lead elsewhere now must not be in the way."""
+    absorbed = sorted(changes.absorbed, key=lambda pair: pair[0].id)
+    await QUERIES["absorb_payments"].row(
+        connection,
+        id=[gone.id for gone, _ in absorbed],
+        version=[gone.version for gone, _ in absorbed],
+        heir=[heir for _, heir in absorbed],
+        expected=len(absorbed),
+    )
 
 
 async def _write_common(connection: Connection, changes: Changes) -> None:
@@ -180,12 +208,13 @@ async def _write_common(connection: Connection, changes: Changes) -> None:
     payments = sorted(changes.payments, key=lambda one: one.id)
     subscriptions = sorted(changes.subscriptions, key=lambda one: one.user_id)
     rows: dict[str, list[Row]] = {
-        "keys": sorted(_key_row(*key) for key in changes.keys),
-        "ids": sorted(_id_row(*one) for one in changes.ids),
-        "new_payments": [_payment_row(one) for one in payments if one.is_new],
-        "payments": [_payment_row(one) for one in payments if not one.is_new],
-        "new_subscriptions": [_subscription_row(one) for one in subscriptions if one.is_new],
-        "subscriptions": [_subscription_row(one) for one in subscriptions if not one.is_new],
+        "keys": sorted(key_row(*key) for key in changes.keys),
+        "ids": sorted(id_row(*one) for one in changes.ids),
+        "new_payments": [payment_row(one) for one in payments if one.is_new],
+        "payments": [payment_row(one) for one in payments if not one.is_new],
+        "new_subscriptions": [subscription_row(one) for one in subscriptions if one.is_new],
+        "subscriptions": [subscription_row(one) for one in subscriptions if not one.is_new],
+        "orders": [order_row(one) for one in sorted(changes.orders, key=lambda one: one.id)],
         "events": changes.events,
         "messages": changes.messages,
         "due": changes.due,
@@ -204,6 +233,12 @@ async def _write_unusual(connection: Connection, changes: Changes, now: datetime
     ]
     if refunds:
         await QUERIES["write_refunds"].run(connection, **_arrays(REFUND_COLUMNS, sorted(refunds)))
+    if changes.wallets:
+        wallets = [wallet_row(one) for one in sorted(changes.wallets, key=lambda one: one.id)]
+        expected = len(wallets) + len(changes.entries)
+        await QUERIES["write_wallets"].row(
+            connection, wallets=wallets, entries=changes.entries, expected=expected
+        )
     if changes.finished:
         ids = [row[0] for row in changes.finished]
         values = _arrays(FINISHED_COLUMNS, changes.finished)
@@ -240,47 +275,6 @@ def _range(ids: Sequence[object]) -> dict[str, object]:
     return {"first_id": min(ids), "last_id": max(ids)}  # type: ignore[type-var]
 
 
-def _key_row(name: KeyName, key: KnownKey) -> Row:
-    return (*name, key.event_id, key.fingerprint, key.fingerprint_version)
-
-
-def _id_row(source_id: SourceId, one: ExternalId, payment_id: PaymentId) -> Row:
-    return (source_id, one.kind, one.value, payment_id)
-
-
-def _payment_row(payment: Payment) -> Row:
-    facts = payment.facts
-    return (
-        payment.id,
-        payment.source_id,
-        payment.email,
-        email_key(payment.email) if payment.email else None,
-        payment.user_id,
-        payment.plan_id,
-        facts.captured.currency if facts.captured else None,
-        facts.captured_minor,
-        facts.refund_total_minor,
-        facts.refunded_minor,
-        facts.paid_at,
-        facts.failed_at,
-        facts.voided_at,
-        facts.canceled_at,
-        facts.refunded_at,
-        facts.processing_at,
-        payment.applied_at,
-        payment.subscription_id,
-        payment.period_start,
-        payment.period_end,
-        payment.review,
-        payment.version or 1,
-    )
-
-
-def _subscription_row(one: Subscription) -> Row:
-    end = one.current_period_end
-    return (one.id, one.user_id, one.product, one.status, end, one.version or 1)
-
-
 def _loaded(row: asyncpg.Record, refund_rows: Iterable[Sequence[Any]]) -> Loaded:
     refunds: dict[UUID, dict[str, int]] = {}
     for payment_id, refund_id, amount_minor in refund_rows:
@@ -291,66 +285,21 @@ def _loaded(row: asyncpg.Record, refund_rows: Iterable[Sequence[Any]]) -> Loaded
         ids[payment_id] = (*ids.get(payment_id, ()), ExternalId(kind, value))
         names[source_id, ids[payment_id][-1]] = payment_id
     payments = (
-        _payment(cells, ids.get(cells[0], ()), refunds.get(cells[0], {}))
+        payment_of(cells, ids.get(cells[0], ()), refunds.get(cells[0], {}))
         for cells in row["payments"]
     )
+    orders = [order_of(cells) for cells in row["orders"]]
+    wallets = [Wallet(*cells) for cells in row["wallets"]]
     return Loaded(
         now=row["now"],
         keys={(source_id, digest): KnownKey(*key) for source_id, digest, *key in row["keys"]},
         names=names,
         payments={payment.id: payment for payment in payments},
+        orders={order.reference: order for order in orders},
         users=dict(row["users"]),
-        subscriptions=[_subscription(cells) for cells in row["subscriptions"]],
+        subscriptions=[subscription_of(cells) for cells in row["subscriptions"]],
+        wallets={wallet.id: wallet for wallet in wallets},
         busy_payments=frozenset(row["busy_payments"]),
         busy_users=frozenset(row["busy_users"]),
-    )
-
-
-def _payment(
-    cells: Sequence[Any], ids: tuple[ExternalId, ...], refunds: Mapping[str, int]
-) -> Payment:
-    (
-        payment_id, source_id, email, user_id, plan_id, currency, captured_minor,
-        refund_total_minor, refunded_minor, paid_at, failed_at, voided_at, canceled_at, refunded_at,
-        processing_at, applied_at, subscription_id, period_start, period_end, review, version,
-    ) = cells  # fmt: skip
-    # A refund whose id another payment has taken is not among these, but was counted: as a total.
-    is_explained = max(refund_total_minor, sum(refunds.values())) >= refunded_minor
-    facts = Facts(
-        captured=Money(captured_minor, currency) if currency else None,
-        refund_total_minor=refund_total_minor if is_explained else refunded_minor,
-        refunds=refunds,
-        paid_at=paid_at,
-        failed_at=failed_at,
-        voided_at=voided_at,
-        canceled_at=canceled_at,
-        refunded_at=refunded_at,
-        processing_at=processing_at,
-    )
-    return Payment(
-        id=payment_id,
-        source_id=source_id,
-        ids=ids,
-        facts=facts,
-        email=email,
-        user_id=user_id,
-        plan_id=plan_id,
-        applied_at=applied_at,
-        subscription_id=subscription_id,
-        period_start=period_start,
-        period_end=period_end,
-        review=Code(review) if review else None,
-        version=version,
-    )
-
-
-def _subscription(cells: Sequence[Any]) -> Subscription:
-    subscription_id, user_id, product, status, current_period_end, version = cells
-    return Subscription(
-        id=subscription_id,
-        user_id=user_id,
-        product=product,
-        status=SubscriptionStatus(status),
-        current_period_end=current_period_end,
-        version=version,
+        busy_orders=frozenset(row["busy_orders"]),
     )

@@ -1,8 +1,9 @@
 -- name: load
--- Everything that a batch touches, in one round trip. In a transaction, payments and then
--- subscriptions are locked, each in the order of their ids, and nobody is waited for: a row that is
--- seen but not locked is busy, and its events have to come again. Outside of one, the marked lines
--- are left out, and what is written later checks the versions that were seen here.
+-- Everything that a batch touches, in one round trip. In a transaction, orders, payments,
+-- subscriptions and wallets are locked, each in the order of their ids, and nobody is waited for: a
+-- row that is seen but not locked is busy, and its events have to come again. Outside of one, the
+-- marked lines are left out, and what is written later checks the versions that were seen here.
+-- With an order come all its payments that brought money: one of them may take another's place.
 WITH known_keys AS (
     SELECT k.source_id, k.digest, k.event_id, k.fingerprint, k.fingerprint_version
       FROM unnest(:key_source_id::smallint[], :key_digest::bytea[]) AS wanted (source_id, digest)
@@ -14,8 +15,33 @@ named AS (
            AS wanted (source_id, kind, external_id)
       JOIN payment_ids AS i USING (source_id, kind, external_id)
 ),
-wanted_payments AS (
+named_payments AS (
     SELECT payment_id FROM named UNION SELECT unnest(:payment_id::uuid[])
+),
+wanted_orders AS (
+    SELECT o.id, o.reference, o.wallet_id
+      FROM orders AS o
+     WHERE o.reference = ANY (ARRAY(
+         SELECT unnest(:reference::text[])
+         UNION
+         SELECT p.order_reference
+           FROM payments AS p
+          WHERE p.id IN (SELECT payment_id FROM named_payments)))
+),
+locked_orders AS (
+    SELECT o.*
+      FROM orders AS o
+     WHERE o.id IN (SELECT id FROM wanted_orders)
+     ORDER BY o.id
+       FOR NO KEY UPDATE SKIP LOCKED  -- locks
+),
+wanted_payments AS (
+    SELECT payment_id FROM named_payments
+    UNION
+    SELECT p.id
+      FROM payments AS p
+     WHERE p.order_reference = ANY (ARRAY(SELECT reference FROM wanted_orders))
+       AND p.captured_minor > 0
 ),
 locked_payments AS (
     SELECT p.*
@@ -30,7 +56,9 @@ found_users AS (
      WHERE u.email_key = ANY (ARRAY(
          SELECT unnest(:email_key::text[])
          UNION
-         SELECT email_key FROM locked_payments WHERE applied_at IS NULL))
+         SELECT email_key FROM locked_payments WHERE applied_at IS NULL
+         UNION
+         SELECT email_key FROM locked_orders WHERE user_id IS NULL))
 ),
 wanted_subscriptions AS (
     SELECT s.id, s.user_id
@@ -38,6 +66,7 @@ wanted_subscriptions AS (
      WHERE s.user_id IN (
          SELECT id FROM found_users
          UNION SELECT user_id FROM locked_payments
+         UNION SELECT user_id FROM locked_orders
          UNION SELECT unnest(:user_id::uuid[]))
 ),
 locked_subscriptions AS (
@@ -46,16 +75,31 @@ locked_subscriptions AS (
      WHERE s.id IN (SELECT id FROM wanted_subscriptions)
      ORDER BY s.id
        FOR NO KEY UPDATE SKIP LOCKED  -- locks
+),
+locked_wallets AS (
+    SELECT w.id, w.owner, w.currency, w.balance_minor, w.reserved_minor, w.receivable_minor,
+           w.version
+      FROM wallets AS w
+     WHERE w.id IN (SELECT wallet_id FROM locked_orders)
+     ORDER BY w.id
+       FOR NO KEY UPDATE SKIP LOCKED  -- locks
 )
 SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
-       ARRAY(SELECT ROW (p.id, p.source_id, p.email, p.user_id, p.plan_id, p.currency,
-                         p.captured_minor, p.refund_total_minor, p.refunded_minor, p.paid_at,
-                         p.failed_at,
-                         p.voided_at, p.canceled_at, p.refunded_at, p.processing_at,
-                         p.applied_at, p.subscription_id, p.period_start, p.period_end,
-                         p.review, p.version)
+       ARRAY(SELECT ROW (p.id, p.source_id, p.order_reference, p.email, p.user_id, p.plan_id,
+                         p.currency, p.captured_minor, p.refund_total_minor, p.refunded_minor,
+                         p.paid_at, p.failed_at, p.voided_at, p.canceled_at, p.refunded_at,
+                         p.processing_at, p.disputed_at, p.dispute_won_at, p.applied_at,
+                         p.applied_minor, p.reversed_minor, p.subscription_id, p.period_start,
+                         p.period_end, p.is_contested, p.is_accepted, p.is_for_refund, p.review,
+                         p.version)
                FROM locked_payments AS p) AS payments,
        ARRAY(SELECT n FROM named AS n) AS names,
+       ARRAY(SELECT ROW (o.id, o.reference, o.kind, o.amount_minor, o.currency, o.user_id,
+                         o.email, o.plan_id, o.wallet_id, o.sources, o.status,
+                         o.applied_payment_id, o.paid_at, o.canceled_at, o.refunded_at,
+                         o.closed_at, o.fulfilled_at, o.reversed_at, o.version)
+               FROM locked_orders AS o) AS orders,
+       ARRAY(SELECT w FROM locked_wallets AS w) AS wallets,
        ARRAY(SELECT ROW (r.payment_id, r.refund_id, r.amount_minor)
                FROM refunds AS r
               WHERE r.payment_id IN (SELECT id FROM locked_payments)) AS refunds,
@@ -66,6 +110,14 @@ SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
                 AND p.id NOT IN (SELECT id FROM locked_payments)) AS busy_payments,
        ARRAY(SELECT w.user_id FROM wanted_subscriptions AS w
               WHERE w.id NOT IN (SELECT id FROM locked_subscriptions)) AS busy_users,
+       ARRAY(SELECT w.reference FROM wanted_orders AS w
+              WHERE w.id NOT IN (SELECT id FROM locked_orders)
+                 OR w.wallet_id NOT IN (SELECT id FROM locked_wallets)
+             UNION
+             SELECT p.order_reference FROM payments AS p
+              WHERE p.id IN (SELECT payment_id FROM wanted_payments)
+                AND p.id NOT IN (SELECT id FROM locked_payments)
+                AND p.order_reference IS NOT NULL) AS busy_orders,
        clock_timestamp() AS now;
 
 -- name: refunds_of
@@ -90,25 +142,30 @@ new_ids AS (
 ),
 new_payments AS (
     INSERT INTO payments (
-        id, source_id, email, email_key, user_id, plan_id, currency, captured_minor,
-        refund_total_minor, refunded_minor, paid_at, failed_at, voided_at, canceled_at,
-        refunded_at, processing_at, applied_at, subscription_id, period_start, period_end,
-        review, version)
-    SELECT * FROM unnest(:new_payments::written_payment[])
+        id, source_id, order_reference, email, email_key, user_id, plan_id, currency,
+        captured_minor, refund_total_minor, refunded_minor, paid_at, failed_at, voided_at,
+        canceled_at, refunded_at, processing_at, disputed_at, dispute_won_at, applied_at,
+        applied_minor, reversed_minor, subscription_id, period_start, period_end, is_contested,
+        is_accepted, is_for_refund, review, version)
+    SELECT * FROM unnest(:new_payments::written_payment_2[])
     RETURNING 1
 ),
 changed_payments AS (
     UPDATE payments AS p
-       SET email = c.email, email_key = c.email_key, user_id = c.user_id, plan_id = c.plan_id,
-           currency = c.currency, captured_minor = c.captured_minor,
+       SET order_reference = c.order_reference, email = c.email, email_key = c.email_key,
+           user_id = c.user_id, plan_id = c.plan_id, currency = c.currency,
+           captured_minor = c.captured_minor,
            refund_total_minor = c.refund_total_minor, refunded_minor = c.refunded_minor,
            paid_at = c.paid_at, failed_at = c.failed_at, voided_at = c.voided_at,
            canceled_at = c.canceled_at, refunded_at = c.refunded_at,
-           processing_at = c.processing_at, applied_at = c.applied_at,
+           processing_at = c.processing_at, disputed_at = c.disputed_at,
+           dispute_won_at = c.dispute_won_at, applied_at = c.applied_at,
+           applied_minor = c.applied_minor, reversed_minor = c.reversed_minor,
            subscription_id = c.subscription_id, period_start = c.period_start,
-           period_end = c.period_end, review = c.review, version = p.version + 1,
-           updated_at = now()
-      FROM unnest(:payments::written_payment[]) AS c
+           period_end = c.period_end, is_contested = c.is_contested,
+           is_accepted = c.is_accepted, is_for_refund = c.is_for_refund, review = c.review,
+           version = p.version + 1, updated_at = now(), transaction_id = pg_current_xact_id()
+      FROM unnest(:payments::written_payment_2[]) AS c
      WHERE p.id = c.id
        AND p.version = c.version
        AND (p.applied_at IS NULL OR p.applied_at = c.applied_at)
@@ -127,6 +184,17 @@ changed_subscriptions AS (
       FROM unnest(:subscriptions::written_subscription[]) AS c
      WHERE s.id = c.id
        AND s.version = c.version
+    RETURNING 1
+),
+changed_orders AS (
+    UPDATE orders AS o
+       SET status = c.status, applied_payment_id = c.applied_payment_id, paid_at = c.paid_at,
+           canceled_at = c.canceled_at, refunded_at = c.refunded_at,
+           fulfilled_at = c.fulfilled_at, reversed_at = c.reversed_at, version = o.version + 1,
+           updated_at = now(), transaction_id = pg_current_xact_id()
+      FROM unnest(:orders::written_order[]) AS c
+     WHERE o.id = c.id
+       AND o.version = c.version
     RETURNING 1
 ),
 new_events AS (
@@ -155,6 +223,7 @@ SELECT require_written(
     + (SELECT count(*) FROM changed_payments)
     + (SELECT count(*) FROM new_subscriptions)
     + (SELECT count(*) FROM changed_subscriptions)
+    + (SELECT count(*) FROM changed_orders)
     + (SELECT count(*) FROM new_events)
     + (SELECT count(*) FROM new_messages)
     + (SELECT count(*) FROM new_due), :expected);
@@ -167,11 +236,55 @@ ON CONFLICT (source_id, refund_id)
 DO UPDATE SET amount_minor = greatest(refunds.amount_minor, excluded.amount_minor)
         WHERE refunds.payment_id = excluded.payment_id;
 
+-- name: absorb_payments
+-- Payments that turned out to be another one: their ids and refunds lead there, and they are gone.
+WITH gone AS (
+    DELETE FROM payments AS p
+     USING unnest(:id::uuid[], :version::bigint[]) AS c (id, version)
+     WHERE p.id = c.id AND p.version = c.version AND p.applied_at IS NULL
+    RETURNING p.id
+),
+moved_ids AS (
+    UPDATE payment_ids AS i SET payment_id = c.heir
+      FROM unnest(:id::uuid[], :heir::uuid[]) AS c (id, heir)
+     WHERE i.payment_id = c.id
+),
+moved_refunds AS (
+    UPDATE refunds AS r SET payment_id = c.heir
+      FROM unnest(:id::uuid[], :heir::uuid[]) AS c (id, heir)
+     WHERE r.payment_id = c.id
+),
+moved_trail AS (
+    UPDATE audit_log AS a SET payment_id = c.heir
+      FROM unnest(:id::uuid[], :heir::uuid[]) AS c (id, heir)
+     WHERE a.payment_id = c.id
+)
+SELECT require_written((SELECT count(*) FROM gone), :expected);
+
+-- name: write_wallets
+WITH changed AS (
+    UPDATE wallets AS w
+       SET balance_minor = c.balance_minor, receivable_minor = c.receivable_minor,
+           version = w.version + 1, updated_at = now()
+      FROM unnest(:wallets::written_wallet[]) AS c
+     WHERE w.id = c.id
+       AND w.version = c.version
+    RETURNING 1
+),
+explained AS (
+    INSERT INTO ledger_entries (movement_id, payment_id, account, currency, amount_minor, at)
+    SELECT * FROM unnest(:entries::written_entry[])
+    RETURNING 1
+)
+SELECT require_written(
+    (SELECT count(*) FROM changed) + (SELECT count(*) FROM explained), :expected);
+
 -- name: finish_events
 -- What became of events that were stored earlier.
 UPDATE webhook_events AS e
    SET status = c.status, error_code = c.error_code, error_message = c.error_message,
-       attempts = c.attempts, processed_at = c.processed_at
+       attempts = c.attempts, processed_at = c.processed_at,
+       transaction_id = pg_current_xact_id()
   FROM unnest(
     :id::uuid[], :status::text[], :error_code::text[], :error_message::text[],
     :attempts::smallint[], :processed_at::timestamptz[])

@@ -10,18 +10,27 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from starlette.exceptions import HTTPException
 from uuid_utils.compat import uuid7
 
 from paidonce import __version__
 from paidonce.domain.events import EventStatus
+from paidonce.domain.orders import MAX_REFERENCE, Kind
 from paidonce.domain.payments import PaymentStatus
 from paidonce.engine.linking import User
 from paidonce.errors import PaidonceError
-from paidonce.operations import MAX_PAGE, Operations
+from paidonce.operations import MAX_PAGE, Operations, OrderRequest
 from paidonce.telemetry import logger
-from paidonce.views import EventDetail, EventView, PaymentView, SubscriptionView
+from paidonce.views import (
+    BookingView,
+    EventDetail,
+    EventView,
+    OrderView,
+    PaymentView,
+    SubscriptionView,
+    WalletView,
+)
 from paidonce.web.auth import Operator, ProblemError, Reader, Verbs
 from paidonce.web.problems import INTERNAL, Problem, problem_of
 
@@ -32,6 +41,12 @@ T = TypeVar("T")
 
 Text = Annotated[str, StringConstraints(max_length=1_000, pattern=r"^[^\x00]*$")]
 """Text that the database can hold."""
+
+
+Reference = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_REFERENCE, pattern=r"^[^\x00]*$")
+]
+"""A name that the merchant gave."""
 
 
 class Page(BaseModel, Generic[T]):
@@ -60,11 +75,47 @@ class NewUser(BaseModel):
 
 
 class Link(BaseModel):
-    """Whose payment it is; give one."""
+    """Whose payment it is, or which order's; give one."""
 
     model_config = ConfigDict(extra="forbid")
     user_id: UUID | None = None
     email: Text | None = None
+    order: Text | None = None
+
+
+class Reason(BaseModel):
+    """Why; it stands in the audit log."""
+
+    model_config = ConfigDict(extra="forbid")
+    reason: Annotated[Text, StringConstraints(min_length=1)]
+
+
+class NewOrder(BaseModel):
+    """What is to be paid for.
+
+    A `subscription` needs `user_id` or `email`, and the `plan_id` of its period unless there is a
+    default plan; a `wallet` top-up needs `wallet_id`, or `user_id` for the user's own wallet.
+    `sources`, if given, are the only ones that may pay it.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    reference: Reference
+    amount: Text
+    currency: Text
+    kind: Kind = Kind.ORDER
+    user_id: UUID | None = None
+    email: Text | None = None
+    plan_id: Text | None = None
+    wallet_id: UUID | None = None
+    sources: Annotated[list[Text], Field(max_length=100)] | None = None
+
+
+class NewWallet(BaseModel):
+    """One per owner and currency."""
+
+    model_config = ConfigDict(extra="forbid")
+    owner: Reference
+    currency: Text
 
 
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
@@ -89,6 +140,8 @@ def operators_api(operations: Operations) -> FastAPI:
     api.get("/docs", include_in_schema=False)(_docs)
     api.get("/", include_in_schema=False)(_docs)
     _add_users(api)
+    _add_orders(api)
+    _add_wallets(api)
     _add_payments(api)
     _add_events(api)
     return api
@@ -133,6 +186,54 @@ def _add_users(api: FastAPI) -> None:
         return Page(items=await verbs.subscriptions(user_id=user_id, email=email))
 
 
+def _add_orders(api: FastAPI) -> None:
+    @api.post("/api/v1/orders", status_code=status.HTTP_201_CREATED, tags=["orders"])
+    async def create_order(
+        body: NewOrder, verbs: Verbs, actor: Operator, answer: Response
+    ) -> OrderView:
+        """Create an order. A repeat returns the one that is there, with 200.
+
+        What was paid for it before is applied when the answer arrives. Other content under the
+        same reference is 409.
+        """
+        asked = body.model_dump(exclude={"sources"})
+        sources = None if body.sources is None else tuple(body.sources)
+        order, is_new = await verbs.create_order(OrderRequest(**asked, sources=sources))
+        answer.status_code = status.HTTP_201_CREATED if is_new else status.HTTP_200_OK
+        return order
+
+    @api.get("/api/v1/orders/{reference:path}", tags=["orders"])
+    async def get_order(reference: Reference, verbs: Verbs, actor: Reader) -> OrderView:
+        """One order and its payments."""
+        return await verbs.order(reference)
+
+    @api.post("/api/v1/orders/{reference:path}/cancel", tags=["orders"])
+    async def cancel_order(reference: Reference, verbs: Verbs, actor: Operator) -> OrderView:
+        """Close an order that is not paid. Money that comes later is kept, and never applied."""
+        return await verbs.close_order(reference, actor)
+
+    @api.get("/api/v1/bookings/{reference:path}", tags=["orders"])
+    async def get_booking(reference: Reference, verbs: Verbs, actor: Reader) -> BookingView:
+        """One booking."""
+        return await verbs.booking(reference)
+
+
+def _add_wallets(api: FastAPI) -> None:
+    @api.post("/api/v1/wallets", status_code=status.HTTP_201_CREATED, tags=["wallets"])
+    async def create_wallet(
+        body: NewWallet, verbs: Verbs, actor: Operator, answer: Response
+    ) -> WalletView:
+        """Create a wallet. A repeat returns the one that is there, with 200."""
+        wallet, is_new = await verbs.create_wallet(body.owner, body.currency)
+        answer.status_code = status.HTTP_201_CREATED if is_new else status.HTTP_200_OK
+        return wallet
+
+    @api.get("/api/v1/wallets/{wallet_id}", tags=["wallets"])
+    async def get_wallet(wallet_id: UUID, verbs: Verbs, actor: Reader) -> WalletView:
+        """One wallet: what is in it, and what of it is free."""
+        return await verbs.wallet(wallet_id)
+
+
 def _add_payments(api: FastAPI) -> None:
     @api.get("/api/v1/payments", tags=["payments"])
     async def list_payments(
@@ -143,10 +244,14 @@ def _add_payments(api: FastAPI) -> None:
         applied: bool | None = None,
         email: Text | None = None,
         order: Text | None = None,
+        review: Text | None = None,
         limit: Limit = 50,
         cursor: UUID | None = None,
     ) -> Page[PaymentView]:
-        """Payments, the newest first. `applied=false`: money received and not applied."""
+        """Payments, the newest first. `applied=false`: money received and not applied.
+
+        `review` is the code for which a person should look, such as `AMOUNT_MISMATCH`.
+        """
         items = await verbs.payments(
             limit=limit + 1,
             cursor=cursor,
@@ -155,6 +260,7 @@ def _add_payments(api: FastAPI) -> None:
             applied=applied,
             email=email,
             order_reference=order,
+            review=review,
         )
         return _page(items, limit)
 
@@ -167,8 +273,27 @@ def _add_payments(api: FastAPI) -> None:
     async def link_payment(
         payment_id: UUID, body: Link, verbs: Verbs, actor: Operator
     ) -> PaymentView:
-        """Say whose payment it is; it is applied at once if it can be."""
-        return await verbs.link_payment(payment_id, actor, user_id=body.user_id, email=body.email)
+        """Say whose payment it is, or which order's; it is applied at once if it can be.
+
+        One that is not applied may be linked to something else than before.
+        """
+        return await verbs.link_payment(
+            payment_id, actor, user_id=body.user_id, email=body.email, order=body.order
+        )
+
+    @api.post("/api/v1/payments/{payment_id}/accept", tags=["payments"])
+    async def accept_payment(
+        payment_id: UUID, body: Reason, verbs: Verbs, actor: Operator
+    ) -> PaymentView:
+        """Take a payment whose sum is not the price; it is applied at once if it can be."""
+        return await verbs.accept_payment(payment_id, actor, body.reason)
+
+    @api.post("/api/v1/payments/{payment_id}/want-refund", tags=["payments"])
+    async def want_refund(
+        payment_id: UUID, body: Reason, verbs: Verbs, actor: Operator
+    ) -> PaymentView:
+        """Mark a payment that is not applied for refund: it never will be."""
+        return await verbs.want_refund(payment_id, actor, body.reason)
 
 
 def _add_events(api: FastAPI) -> None:

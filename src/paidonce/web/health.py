@@ -1,7 +1,7 @@
 """Whether the service is well: for orchestrators, for people, and for Prometheus."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from fastapi import FastAPI, Response
@@ -9,12 +9,14 @@ from prometheus_client import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from paidonce import telemetry
+from paidonce.domain.events import Code
 from paidonce.domain.money import EXPONENTS
 from paidonce.engine.group import Group
 from paidonce.engine.items import Source
 from paidonce.errors import DatabaseAwayError, PaidonceError
 from paidonce.operations import Operations
 
+UNLINKED: Final = frozenset({Code.USER_MISSING, Code.UNLINKED_PAYMENT, Code.ORDER_MISSING})
 WAITING_STATUSES: Final = ("RECEIVED", "VALIDATED", "FAILED_RETRYABLE", "DEAD_LETTER")
 
 
@@ -78,20 +80,32 @@ async def _measured(operations: Operations) -> list[Metric]:
     try:
         backlog = await operations.backlog()
         money = await operations.unapplied_money()
+        missing = await operations.missing_payments()
     except PaidonceError:
         return []
     waiting = {row["status"]: row for row in backlog}
     nothing = {"number": 0, "oldest_s": 0.0}
     rows = {(status,): waiting.get(status, nothing) for status in WAITING_STATUSES}
-    amounts: dict[tuple[str, ...], float] = {
-        (row["currency"],): row["sum_minor"] / 10 ** EXPONENTS[row["currency"]] for row in money
+    counts: dict[tuple[str, ...], float] = {
+        (row["currency"], row["reason"]): row["number"] for row in money
     }
-    unlinked_s = max((row["oldest_unlinked_s"] for row in money), default=0)
+    amounts: dict[tuple[str, ...], float] = {
+        (row["currency"], row["reason"]): row["sum_minor"] / 10 ** EXPONENTS[row["currency"]]
+        for row in money
+    }
     return [
         telemetry.BACKLOG.family({labels: row["number"] for labels, row in rows.items()}),
         telemetry.OLDEST_EVENT.family({labels: row["oldest_s"] for labels, row in rows.items()}),
-        telemetry.UNAPPLIED.family({(row["currency"],): row["number"] for row in money}),
+        telemetry.UNAPPLIED.family(counts),
         telemetry.UNAPPLIED_AMOUNT.family(amounts),
-        telemetry.OLDEST_UNAPPLIED.family({(): max((row["oldest_s"] for row in money), default=0)}),
-        telemetry.OLDEST_UNLINKED.family({(): unlinked_s}),
+        telemetry.OLDEST_UNAPPLIED.family({(): _oldest_s(money)}),
+        telemetry.OLDEST_UNLINKED.family(
+            {(): _oldest_s(row for row in money if row["reason"] in UNLINKED)}
+        ),
+        telemetry.MISSING.family({(): missing["number"]}),
+        telemetry.OLDEST_MISSING.family({(): missing["oldest_s"]}),
     ]
+
+
+def _oldest_s(rows: Iterable[Mapping[str, Any]]) -> float:
+    return max((float(row["oldest_s"]) for row in rows), default=0.0)
