@@ -249,8 +249,8 @@ GUARDS: Final = (
     Guard(
         "the age of what is signed",
         "PRV-8",
-        "providers/standard.py",
-        "if self.tolerance_s is not None and abs(age_s) > self.tolerance_s:",
+        "providers/standard_webhooks.py",
+        "if tolerance_s is not None and abs(age_s) > tolerance_s:",
         "if False:",
         "tests/providers/test_conformance.py::test_a_stale_time_is_refused_and_told_apart",
         is_kin=True,
