@@ -106,7 +106,7 @@ class Payment:
             },
             "currency": self.currency,
             "customer": {"name": "구매자"} | ({"email": self.email} if self.email else {}),
-            "origin": {"platformType": "PC"},
+            "origin": {"platformType": "PC", "ipAddress": "127.0.0.1"},
             "failure": {"reason": "…"} if self.status == "FAILED" else ...,
             "paidAt": _iso(PAID_AT) if self.has_money else ...,
             "failedAt": _iso(CHANGED_AT) if self.status == "FAILED" else ...,
@@ -256,9 +256,10 @@ class PortOneGateway:
                 return web.Response(text="<html>maintenance</html>", content_type="text/html")
             case Trouble.ERROR_OF_ITS_OWN:
                 return _v1_error(200, "something")
-            case Trouble.CLOSED:
+            case Trouble.CLOSED:  # in the midst of it: one without a beginning is tried again
                 assert request.transport is not None
-                request.transport.abort()
+                request.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+                request.transport.close()
                 return web.Response()
 
 

@@ -186,6 +186,7 @@ def test_an_answer_that_is_none_is_asked_for_again(status: int, told: str) -> No
         {"amount": {"total": "10000", "cancelled": 0}}, {"amount": {"total": True, "cancelled": 0}},
         {"amount": {"total": -1, "cancelled": 0}}, {"amount": {"total": 1.5, "cancelled": 0}},
         {"amount": {"total": 10**13, "cancelled": 0}}, {"id": ...}, {"paidAt": "soon"},
+        {"status": ...}, {"status": {}},
     ],
     ids=str,
 )  # fmt: skip
@@ -195,7 +196,7 @@ def test_an_answer_that_cannot_be_read_is_asked_for_again(shown: dict[str, Any])
         asked(said(), Payment("p-1", shown=shown))
 
 
-@pytest.mark.parametrize("status", ["REFUNDED", "paid", "", None, 5, ...])
+@pytest.mark.parametrize("status", ["REFUNDED", "paid", 5])
 def test_a_status_that_nobody_knows_needs_a_person(status: object) -> None:
     """PRV-3"""
     with pytest.raises(GatewayMismatchError, match="status"):

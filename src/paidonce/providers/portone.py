@@ -301,7 +301,7 @@ def _payment_id(said: Mapping[str, Any], name: str) -> str:
 
 def _payment(found: Mapping[str, Any]) -> Payment:
     """What the API says. Raises MalformedError or InvalidMoneyError."""
-    status = _status(found.get("status"))
+    status = _status(text(found.get("status"), "status"))
     transaction_id = text(found.get("transactionId"), "transactionId")
     payment_id = _payment_id(found, "id")
     changed_at = found.get(_TIMES.get(status, ""), found.get("statusChangedAt"))
@@ -330,9 +330,11 @@ def _ids(payment_id: str, transaction_id: str | None) -> tuple[ExternalId, ...]:
     return (known, ExternalId("transaction", transaction_id)) if transaction_id else (known,)
 
 
-def _status(value: Any) -> Status:
+def _status(word: str | None) -> Status:
+    if word is None:
+        raise MalformedError("status is missing")
     try:
-        return Status(value)
+        return Status(word)
     except ValueError:
         raise GatewayMismatchError("its status is none that is known here") from None
 

@@ -218,11 +218,12 @@ class PortOneV1(Provider):
         reply = yield Call("POST", f"{self.api_url}/users/getToken", json=keys)
         response = _response(reply)
         value, now, until = (response.get(one) for one in ("access_token", "now", "expired_at"))
-        is_token = isinstance(value, str) and value.isascii() and value.isprintable()
-        if not is_token or type(now) is not int or type(until) is not int:
+        if not (isinstance(value, str) and value and value.isascii() and value.isprintable()):
             raise GatewayUnreachableError("its reply cannot be read: it holds no token")
-        self.token.keep(str(value), until - now)
-        return str(value)
+        if type(now) is not int or type(until) is not int:
+            raise GatewayUnreachableError("its reply cannot be read: the token has no times")
+        self.token.keep(value, until - now)
+        return value
 
 
 def configure(setup: Setup) -> PortOneV1:
@@ -272,7 +273,7 @@ def _payment(found: Mapping[str, Any]) -> Payment:
     if payment_id is None:
         raise MalformedError("imp_uid is missing")
     amount, cancelled = _money(found, "amount"), _money(found, "cancel_amount")
-    status = _status(str(found.get("status")), amount, cancelled)
+    status = _status(text(found.get("status"), "status"), amount, cancelled)
     return Payment(
         status=status,
         ids=(ExternalId("payment", payment_id),),
@@ -287,8 +288,10 @@ def _payment(found: Mapping[str, Any]) -> Payment:
     )
 
 
-def _status(word: str, amount: Money, cancelled: Money) -> Status:
+def _status(word: str | None, amount: Money, cancelled: Money) -> Status:
     """Where the payment stands. One that was canceled in part is called paid."""
+    if word is None:
+        raise MalformedError("status is missing")
     if word not in _FOUND:
         raise GatewayMismatchError("its status is none that is known here")
     status = _FOUND[word]
