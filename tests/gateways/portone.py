@@ -30,6 +30,15 @@ _V1_STATUSES: Final = {
 _ONCE_PAID: Final = frozenset({"PAID", "PARTIAL_CANCELLED", "CANCELLED"})
 
 
+ODD_VALUES: Final[tuple[Any, ...]] = (
+    None, True, -1, 0, 5, 10**30, 1.5, 1e300, "", "x", "PAID", "paid", "KRW", "2026-11-15",
+    [], [None], [5], [{}], [{"status": [], "id": {}}], [{"status": "SUCCEEDED"}],
+    [{"status": "RESOLVED"}], {}, {"type": []}, {"email": 5}, {"total": 1, "cancelled": 2},
+    {"total": 10**30, "cancelled": 0}, {"total": {}, "cancelled": []},
+)  # fmt: skip
+"""What no field of an answer, or hardly any, should hold."""
+
+
 class Trouble(Enum):
     """What may go wrong with one answer."""
 
@@ -185,7 +194,7 @@ class PortOneGateway:
         app = web.Application()
         app.router.add_post("/users/getToken", self._get_token)
         app.router.add_get("/payments/{id}", self._get_payment)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()

@@ -256,6 +256,45 @@ GUARDS: Final = (
         is_kin=True,
     ),
     Guard(
+        "a question that is not known to be one",
+        "PRV-3",
+        "providers/portone.py",
+        "if kind != CONFIRM and total not in said:",
+        "if kind != CONFIRM:",
+        "tests/providers/test_portone.py::test_a_question_is_never_approved_by_accident",
+        is_kin=True,
+    ),
+    Guard(
+        "the payment that was asked for",
+        "PRV-3",
+        "providers/portone_query.py",
+        "if said is not None and said != found:",
+        "if False:",
+        "tests/providers/test_portone_v1.py"
+        "::test_a_payment_that_is_not_the_one_asked_for_is_not_believed",
+        is_kin=True,
+    ),
+    Guard(
+        "a cancellation that the gateway has confirmed",
+        "PRV-3",
+        "providers/portone_query.py",
+        "return is_about_money or not is_other_attempt",
+        "return False",
+        "tests/providers/test_portone_answers.py"
+        "::test_the_api_may_be_further_on_but_neither_behind_nor_against_the_event",
+        is_kin=True,
+    ),
+    Guard(
+        "keys that a forged webhook cannot take",
+        "SEC-5",
+        "providers/portone_v1.py",
+        ':{digest.hex()}"',
+        '"',
+        "tests/providers/test_portone_v1.py"
+        "::test_what_is_not_the_same_takes_no_key_of_the_real_one",
+        is_kin=True,
+    ),
+    Guard(
         "the key only after the signature",
         "SEC-5",
         _INTAKE,

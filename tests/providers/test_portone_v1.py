@@ -26,6 +26,7 @@ from paidonce.providers.contract import Call, Delivery, Identity, Reply, Setup, 
 from paidonce.providers.portone_v1 import PortOneV1, Token
 from tests.gateways.portone import (
     CHANGED_AT,
+    ODD_VALUES,
     PAID_AT,
     V1_KEY,
     V1_SECRET,
@@ -252,14 +253,11 @@ def test_a_status_that_nobody_knows_needs_a_person(status: object) -> None:
         asked(said(), Payment("imp_1", shown={"status": status}))
 
 
-REPLIES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text() | st.floats(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-)
+ODD = st.sampled_from(ODD_VALUES) | st.text()
 
 
 @given(
-    fields=st.dictionaries(st.sampled_from(sorted(Payment("imp_1").v1())), REPLIES),
+    fields=st.dictionaries(st.sampled_from(sorted(Payment("imp_1").v1())), ODD),
     status=st.sampled_from(["paid", "cancelled"]),
 )
 def test_whatever_the_api_replies_is_read_or_told(fields: dict[str, Any], status: str) -> None:
@@ -268,7 +266,7 @@ def test_whatever_the_api_replies_is_read_or_told(fields: dict[str, Any], status
         asked(said(status), Payment("imp_1", shown=fields))
 
 
-@given(reply=st.binary().map(lambda body: Reply(200, body)) | REPLIES.map(answered))
+@given(reply=st.binary().map(lambda body: Reply(200, body)) | ODD.map(answered))
 def test_whatever_is_given_for_a_token_is_one_or_told(reply: Reply) -> None:
     """PRV-3"""
     assert len(calls(source(), reply)) == 1
