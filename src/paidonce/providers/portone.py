@@ -140,8 +140,14 @@ class PortOne(Provider):
         said = delivery.read(_read)
         if not isinstance(said, Notice):
             payment_id = said.payment_id if isinstance(said, Question) else None
-            digest = fingerprint(said.type, payment_id)
-            return Identity(event_id, digest, said.type, event_id, payment_id, payment_id)
+            return Identity(
+                key=event_id,
+                fingerprint=fingerprint(said.type, payment_id),
+                type=said.type,
+                event_id=event_id,
+                payment_id=payment_id,
+                order=payment_id,
+            )
         return Identity(
             key=event_id,
             fingerprint=fingerprint(
@@ -189,7 +195,7 @@ class PortOne(Provider):
 
     def _confirmation(self, asked: Question) -> Confirmation:
         if not self.approves:
-            raise NotApprovedError('nothing is, unless the source has confirm = "match-order"')
+            raise NotApprovedError("payments are not confirmed here")
         if self.store_id is not None and asked.store_id not in (None, self.store_id):
             raise NotApprovedError("it is of another store")
         if not _WHOLE.fullmatch(str(asked.total)):
@@ -205,7 +211,7 @@ class PortOne(Provider):
         reply = yield Call("GET", url, {"Authorization": f"PortOne {self.api_secret}"})
         if reply.status == 404:
             raise GatewayUnreachableError(
-                "it does not know the payment, or not yet; is it of another store than store_id?"
+                "it does not know the payment, or not yet; if it is of another store, set store_id"
             )
         check_answer(reply, _REMEDY)
         payment = read_reply(_payment, reply.json)

@@ -225,13 +225,17 @@ def _is_other_attempt(payment: Payment, notice: Notice) -> bool:
 
 
 def _lacks_cancellation(payment: Payment, notice: Notice) -> bool:
-    """Whether the event is of a cancellation that the sum does not hold yet."""
+    """Whether the event is of a cancellation that the sum does not hold yet.
+
+    Where the API names none, its status has to do.
+    """
     named, known = notice.cancellation_id, payment.cancellations
     is_of_one = notice.type == PARTIAL_CANCELLED and named is not None
     return is_of_one and bool(known) and named not in known
 
 
 def _lacks_dispute(payment: Payment, notice: Notice) -> bool:
+    """Whether the event is of a dispute, or its end, that the API does not list yet."""
     if notice.type == DISPUTE_CREATED:
         return not payment.disputes
     return notice.type == DISPUTE_RESOLVED and not any(payment.disputes)

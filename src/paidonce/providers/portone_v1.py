@@ -108,9 +108,11 @@ class Token:
         self._until_s = 0.0
 
     def current(self) -> str | None:
+        """The token, None if there is none that is still good."""
         return self._value if self._clock() < self._until_s else None
 
     def keep(self, value: str, lifetime_s: float) -> None:
+        """Remember a token that the API has just given."""
         self._value = value
         self._until_s = self._clock() + lifetime_s - TOKEN_MARGIN_S
 
@@ -158,7 +160,7 @@ class PortOneV1(Provider):
     def translate(self, delivery: Delivery) -> Thin | Ignored:
         said = delivery.read(_read)
         if said.status == CONFIRM:
-            raise NotApprovedError("nobody signed the question")
+            raise NotApprovedError("payments are not confirmed here")
         kind = TYPES.get(said.status)
         if kind is None:
             return _OTHER

@@ -93,7 +93,7 @@ def v1(secret: bytes, signed: bytes) -> bytes:
 
 
 def symmetric_secret(secret: str, key: str, form: str) -> bytes:
-    """The bytes of a secret that was issued with or without its prefix `whsec_`."""
+    """The bytes of a secret, with or without its prefix `whsec_`. Raises ConfigurationError."""
     return decoded(secret.strip().removeprefix(_SYMMETRIC), key, form)
 
 
