@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
+from urllib.parse import parse_qsl, urlencode
 
 from paidonce.domain.events import PaymentEvent
 from paidonce.providers.contract import Delivery, Identity, Provider
@@ -53,6 +54,7 @@ class Case:
     provider: MakeProvider
     deliver: MakeDelivery
     signature_header: str
+    """Where the signature is: a header, or `form:NAME`, a parameter of the form."""
     unknown_kind: str
     unknown_payment_id: str | None = "p-1"
     """The payment of an event of that kind, where it still names one."""
@@ -64,6 +66,8 @@ class Case:
     keeps_proof: bool = True
     """Whether what is kept as evidence proves the delivery again: a signature does, no key."""
     composes: bool = True
+    secrets_setting: str = "secrets"
+    tells_email: bool = True
 
     def __str__(self) -> str:
         return self.name
@@ -107,6 +111,36 @@ def changed(
     )
 
 
+def header(delivery: Delivery, name: str) -> str:
+    """What a header says, or a parameter of a form (`form:NAME`)."""
+    if name.startswith(_FORM):
+        return _form(delivery)[name.removeprefix(_FORM)]
+    return delivery.headers[name]
+
+
 def with_header(delivery: Delivery, name: str, value: str) -> Delivery:
-    """The delivery with one other header."""
+    """The delivery with one other header, or parameter of its form."""
+    if name.startswith(_FORM):
+        return _with_form(delivery, _form(delivery) | {name.removeprefix(_FORM): value})
     return changed(delivery, headers={**delivery.headers, name: value})
+
+
+def without_header(delivery: Delivery, name: str) -> Delivery:
+    """The delivery without one of its headers, or parameters of its form."""
+    if name.startswith(_FORM):
+        form = _form(delivery)
+        return _with_form(delivery, {key: form[key] for key in form if f"{_FORM}{key}" != name})
+    others = {key: value for key, value in delivery.headers.items() if key != name}
+    return changed(delivery, headers=others)
+
+
+_FORM: Final = "form:"
+
+
+def _form(delivery: Delivery) -> dict[str, str]:
+    return dict(parse_qsl(delivery.body.decode("ascii"), keep_blank_values=True))
+
+
+def _with_form(delivery: Delivery, form: Mapping[str, str]) -> Delivery:
+    pairs = {name: value.encode("utf-8", "surrogatepass") for name, value in form.items()}
+    return changed(delivery, body=urlencode(pairs).encode())
