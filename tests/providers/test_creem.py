@@ -429,6 +429,7 @@ def test_what_contradicts_the_event_is_a_mismatch(other: dict[str, Any]) -> None
         Reply(404, b"{}"),
         Reply(401, b""),
         Reply(403, b"{}"),
+        Reply(202, json.dumps(TRANSACTION).encode()),
         Reply(302, b""),
         Reply(200, b"<html>"),
         Reply(200, b"[]"),
@@ -441,10 +442,11 @@ def test_what_contradicts_the_event_is_a_mismatch(other: dict[str, Any]) -> None
     ids=lambda reply: f"{reply.status} {reply.body[-20:]!r}",
 )
 def test_what_creem_cannot_say_is_asked_again_later(reply: Reply) -> None:
-    """PRV-5: and the key is not told."""
+    """PRV-5: and the key is not told, only that it is refused where it is."""
     with pytest.raises(GatewayUnreachableError) as caught:
         asked(reply)
     assert "creem_key" not in str(caught.value)
+    assert ("refuses the api_key" in str(caught.value)) == (reply.status in (401, 403))
 
 
 def test_a_transaction_of_the_test_mode_does_not_count_at_a_live_source() -> None:
