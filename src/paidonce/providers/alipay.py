@@ -51,7 +51,7 @@ SMALLEST_KEY_BITS: Final = 2048
 CHINA: Final = timezone(timedelta(hours=8))
 CHARSETS: Final = frozenset({"utf-8", "gbk", "gb2312", "gb18030"})
 
-TRADE: Final = "trade_status_sync"
+TRADE: Final = b"trade_status_sync"
 MONEY_MOVED: Final = frozenset({"TRADE_SUCCESS", "TRADE_FINISHED", "TRADE_CLOSED"})
 
 COUNTS: Final = frozenset(
@@ -62,7 +62,7 @@ COUNTS: Final = frozenset(
 """The names of parameters that are read here, so that no text may pretend to be one of them."""
 
 _ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-_WORD: Final = re.compile(rb"[!-%'-<>-~]{1,64}")  # printable, without & and =
+_WORD: Final = re.compile(rb"[!-%'-<>-~]{1,128}")  # printable, without & and =
 _AMOUNT: Final = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,3})?")
 _TIME: Final = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?")
 _KEPT: Final = ("content-type", "user-agent")
@@ -111,9 +111,9 @@ class Alipay(Provider):
 
     def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
         notice = delivery.read(_notice)
-        says = _says(notice)
-        if notice.said.payment_id is None:
+        if notice.status is None:
             return _NO_TRADE
+        says = _says(notice)
         return _OTHER_STATUS if says is None else _event(notice, says)
 
     def signature_method(self, delivery: Delivery) -> str:
@@ -242,20 +242,20 @@ def _notice(delivery: Delivery) -> Notice:
     if charset.lower() not in CHARSETS:
         raise MalformedError("charset is none of Alipay's")
     kind, notify_id = _kind(parameters), _needed(parameters, b"notify_id")
-    if kind is None:
-        raise MalformedError("notify_type is missing")
+    if not _WORD.fullmatch(kind):
+        raise MalformedError("notify_type is missing, or not as Alipay writes it")
     if kind == TRADE:
         return _trade(parameters, notify_id)
     at = _time(parameters, b"notify_time")
-    return Notice(Said(type=kind, payment_id=None, event_id=notify_id, occurred_at=at))
+    return Notice(Said(kind.decode(), payment_id=None, event_id=notify_id, occurred_at=at))
 
 
-def _kind(parameters: Parameters) -> str | None:
+def _kind(parameters: Parameters) -> bytes:
     """What the notification is about; that of a payment may go without saying."""
     for name in (b"notify_type", b"msg_method", b"method"):
         if parameters.get(name):
-            return parameters[name].decode("ascii", "replace")[:64]
-    return TRADE if parameters.get(b"trade_status") else None
+            return parameters[name]
+    return TRADE if parameters.get(b"trade_status") else b""
 
 
 def _trade(parameters: Parameters, notify_id: str) -> Notice:
