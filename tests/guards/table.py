@@ -19,6 +19,7 @@ _RACES: Final = "tests/store/test_races.py::test_"
 _SETTLE: Final = "tests/store/test_settle.py::test_"
 _WORKER: Final = "tests/store/test_worker.py::test_"
 _ANSWERS: Final = "tests/flow/test_answers.py::test_"
+_ALIPAY: Final = "tests/providers/test_alipay.py::test_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,5 +517,31 @@ GUARDS: Final = (
         "                pass\n",
         f"{_WORKER}a_failure_that_is_survived_does_not_make_an_event_deadly",
         is_kin=True,
+    ),
+    # What a gateway's own words could be bent to.
+    Guard(
+        "one reading of what Alipay signed",
+        "PRV-4",
+        "providers/alipay.py",
+        "if _is_ambiguous(signed, pairs):",
+        "if False:",
+        f"{_ALIPAY}the_same_bytes_cut_into_other_parameters_are_refused",
+    ),
+    Guard(
+        "the seller that Alipay names",
+        "PRV-4",
+        "providers/alipay.py",
+        "given != wanted and (given or _kind(parameters) == TRADE)",
+        "False",
+        f"{_ALIPAY}what_is_meant_for_another_app_or_seller_is_refused",
+        is_kin=True,
+    ),
+    Guard(
+        "renewals at Creem as payments of their own",
+        "PRV-5",
+        "providers/creem_events.py",
+        "_id(subscription) if is_first else None",
+        "_id(subscription)",
+        "tests/providers/test_creem.py::test_a_renewal_is_a_payment_of_its_own",
     ),
 )

@@ -25,7 +25,9 @@ from tests.providers.conformance import (
     Case,
     Said,
     changed,
+    header,
     with_header,
+    without_header,
 )
 
 pytestmark = pytest.mark.parametrize("case", CASES, ids=str)
@@ -91,7 +93,7 @@ def test_each_flipped_bit_of_the_signature_and_of_what_it_signs_is_refused(case:
     """PRV-9: the headers as well as the body."""
     provider, delivery = case.configured, case.authentic()
     for name in (case.signature_header, *case.signed_headers):
-        right = delivery.headers[name].encode()
+        right = header(delivery, name).encode()
         for bit in range(len(right) * 8):
             flipped = bytearray(right)
             flipped[bit // 8] ^= 1 << bit % 8
@@ -125,17 +127,17 @@ def test_a_missing_header_is_refused(case: Case) -> None:
     """PRV-9"""
     delivery = case.authentic()
     for name in (case.signature_header, *case.signed_headers):
-        others = {k: v for k, v in delivery.headers.items() if k != name}
-        for headers in (others, {}):
+        missing = without_header(delivery, name)
+        for one in (missing, changed(missing, headers={})):
             with pytest.raises(InvalidSignatureError):
-                case.configured.verify(changed(delivery, headers=headers))
+                case.configured.verify(one)
 
 
 @_signed
 @pytest.mark.parametrize("secrets", [(), ("",), ("right", "")], ids=str)
 def test_a_source_without_a_secret_cannot_start(case: Case, secrets: tuple[str, ...]) -> None:
     """PRV-7: an empty secret would be an open door. The error names the key."""
-    with pytest.raises(ConfigurationError, match=r"sources\.test\.secrets"):
+    with pytest.raises(ConfigurationError, match=rf"sources\.test\.{case.secrets_setting}"):
         case.provider(*secrets)
 
 
@@ -170,7 +172,7 @@ def test_a_stale_time_is_looked_at_after_the_signature(case: Case) -> None:
 def test_a_refusal_tells_neither_secret_nor_expected_signature(case: Case) -> None:
     """SEC-7"""
     delivery = case.authentic()
-    right = delivery.headers[case.signature_header]
+    right = header(delivery, case.signature_header)
     with pytest.raises(InvalidSignatureError) as caught:
         case.configured.verify(with_header(delivery, case.signature_header, "wrong"))
     assert right not in str(caught.value)
@@ -224,7 +226,7 @@ def test_a_paid_event_says_so(case: Case) -> None:
     event = case.paid(Said())
     assert event.says is Says.PAID
     assert event.amount == Money(99_000, "RUB")
-    assert event.email == "buyer@example.com"
+    assert event.email == ("buyer@example.com" if case.tells_email else None)
     assert [one.value for one in event.ids] == ["p-1"]
 
 
