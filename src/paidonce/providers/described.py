@@ -12,21 +12,23 @@ Not a provider: providers whose senders can be described share it.
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any, Final
+from uuid import uuid4
+
+import orjson
 
 from paidonce.domain.events import Code, Ignored, PaymentEvent, Says
-from paidonce.domain.money import EXPONENTS
+from paidonce.domain.money import money
 from paidonce.errors import ConfigurationError, MalformedError
-from paidonce.providers.contract import Delivery
+from paidonce.providers.contract import Delivery, Sample
 from paidonce.providers.fields import (
     Number,
     Said,
     address,
+    any_time,
     currency,
     exact_money,
-    iso_time,
+    from_minor,
     number,
     payment_event,
     text,
@@ -46,8 +48,6 @@ WORDS: Final[Mapping[str, Says | None]] = {
     "pending": Says.PENDING,
     "ignored": None,
 }
-MAX_SECONDS: Final = 100_000_000_000
-"""A count of more than this many is one of milliseconds: as seconds it would be the year 5138."""
 
 _HEADER: Final = "header:"
 _MONEY: Final = (Says.PAID, Says.REFUNDED)
@@ -110,7 +110,8 @@ class Description:
         if kind is None:
             raise MalformedError("type is missing")
         if self.types.get(kind) is None:
-            return Said(kind, self._known_text(delivery, "payment_id"))
+            payment_id = self._known_text(delivery, "payment_id")
+            return Said(kind, payment_id, self._known_text(delivery, "event_id"))
         code = currency(self._find(delivery, "currency"), "currency")
         return Said(
             type=kind,
@@ -131,6 +132,49 @@ class Description:
             return Ignored(Code.NON_SUCCESS_STATUS, "this type of event says nothing that counts")
         return payment_event(said, says, exact_money(said) if says in _MONEY else None)
 
+    def nonce(self, delivery: Delivery) -> str | None:
+        """What is to be used once, if it says so. Raises MalformedError."""
+        return self._text(delivery, "nonce")
+
+    def compose(self, sample: Sample) -> tuple[bytes, dict[str, str]]:
+        """A body that says what the sample asks for, and the headers in which a part of it stands.
+
+        Raises ConfigurationError when no body can hold its fields, because one is within another.
+        """
+        body: dict[str, Any] = {}
+        headers: dict[str, str] = {}
+        for name, value in self._values(sample).items():
+            place = self.places.get(name)
+            if value is None or place is None:
+                continue
+            if isinstance(place, Header):
+                headers[place.name] = str(value)
+            elif not _put(body, place.steps, value):
+                raise ConfigurationError(f"no body has {name} at /{'/'.join(place.steps)}")
+        return orjson.dumps(body), headers
+
+    def _values(self, sample: Sample) -> dict[str, str | int | None]:
+        return {
+            "type": self._type_named(sample.status),
+            "event_id": sample.event_id or f"evt_{uuid4().hex}",
+            "payment_id": sample.payment_id,
+            "order": sample.order,
+            "amount": sample.amount,
+            "amount_minor": money(sample.amount, sample.currency).amount_minor,
+            "currency": sample.currency,
+            "email": sample.email,
+            "plan_id": sample.plan_id,
+            "occurred_at": sample.sent_at.isoformat(),
+            "nonce": uuid4().hex,
+        }
+
+    def _type_named(self, status: str) -> str:
+        """The type itself, or the first one that has this meaning."""
+        if status in self.types or status not in WORDS:
+            return status
+        names = [name for name, says in self.types.items() if says is WORDS[status]]
+        return names[0] if names else status
+
     def _find(self, delivery: Delivery, name: str) -> Any:
         place = self.places.get(name)
         return None if place is None else place.find(delivery)
@@ -147,7 +191,7 @@ class Description:
     def _amount(self, delivery: Delivery, code: str | None) -> Number | None:
         if "amount_minor" not in self.places:
             return number(self._find(delivery, "amount"), "amount")
-        return _from_minor(number(self._find(delivery, "amount_minor"), "amount_minor"), code)
+        return from_minor(number(self._find(delivery, "amount_minor"), "amount_minor"), code)
 
 
 def described(
@@ -180,16 +224,12 @@ def pointer(text: str) -> Pointer:
     return Pointer(tuple(step.replace("~1", "/").replace("~0", "~") for step in steps))
 
 
-def any_time(value: Any, name: str) -> datetime | None:
-    """An ISO 8601 time, or a count of seconds or milliseconds since 1970."""
-    said = value if isinstance(value, Decimal) else text(value, name)
-    if isinstance(said, str | None) and not (said and _WHOLE.fullmatch(said)):
-        return iso_time(said, name)
-    count = Decimal(said)
-    seconds = count / 1000 if count > MAX_SECONDS else count
-    if not 0 <= seconds <= MAX_SECONDS:
-        raise MalformedError(f"{name} is not a time")
-    return datetime.fromtimestamp(float(seconds), UTC)
+def header_name(text: str) -> str:
+    """A header's name in lower case. Raises ValueError."""
+    name = text.strip().lower()
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError("this cannot be the name of a header")
+    return name
 
 
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
@@ -214,16 +254,27 @@ def _table(
 
 def _place(key: str, value: Any) -> Place:
     text = value if isinstance(value, str) else ""
-    if text.startswith(_HEADER):
-        name = text.removeprefix(_HEADER).strip().lower()
-        if _HEADER_NAME.fullmatch(name):
-            return Header(name)
     try:
+        if text.startswith(_HEADER):
+            return Header(header_name(text.removeprefix(_HEADER)))
         return pointer(text)
     except ValueError as error:
         raise ConfigurationError(
             f'{key} = {value!r}: {error}; write "/data/id" or "header:NAME"'
         ) from None
+
+
+def _put(body: dict[str, Any], steps: tuple[str, ...], value: str | int) -> bool:
+    """Whether the value could be put there."""
+    *path, last = steps
+    for step in path:
+        body = body.setdefault(step, {})
+        if not isinstance(body, dict):
+            return False
+    if isinstance(body.get(last), dict):
+        return False
+    body[last] = value
+    return True
 
 
 def _meaning(key: str, word: Any) -> Says | None:
@@ -239,15 +290,3 @@ def _without_other_amount(
     other = {"amount": "amount_minor", "amount_minor": "amount"}
     dropped = {other[name] for name in other if name in chosen}
     return {name: place for name, place in places.items() if name not in dropped}
-
-
-def _from_minor(amount: Number | None, code: str | None) -> Number | None:
-    """The amount in major units, or as it is when nobody knows its currency's."""
-    if amount is None or code is None or code not in EXPONENTS:
-        return amount
-    if not _WHOLE.fullmatch(str(amount)):
-        raise MalformedError("amount_minor is not a whole number")
-    return Decimal(str(amount)).scaleb(-EXPONENTS[code])
-
-
-_WHOLE: Final = re.compile(r"[0-9]{1,40}")

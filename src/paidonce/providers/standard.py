@@ -24,25 +24,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 from uuid import uuid4
 
-import orjson
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from paidonce.domain.events import MAX_EXTERNAL_ID, Ignored, PaymentEvent
-from paidonce.domain.money import money
 from paidonce.errors import ConfigurationError, InvalidSignatureError, TimestampExpiredError
 from paidonce.providers.contract import Delivery, Identity, Provider, Sample, Setup
 from paidonce.providers.described import (
-    WORDS,
     Description,
     Header,
     Place,
-    Pointer,
     described,
     pointer,
 )
 from paidonce.providers.fields import identity, meaning
-from paidonce.providers.signing import any_matches, hmac_sha256
+from paidonce.providers.signing import any_matches, exact_base64, hmac_sha256
 
 MAX_SIGNATURES: Final = 16
 """How many signatures of one delivery are tried; a sender that rotates its keys sends two."""
@@ -134,7 +130,7 @@ class Standard(Provider):
     def compose(self, sample: Sample) -> tuple[dict[str, str], bytes]:
         if not self.secrets:
             raise ConfigurationError("a public key signs nothing: a test webhook needs a whsec_…")
-        body, headers = _composed(self.description, sample)
+        body, headers = self.description.compose(sample)
         sent_at = str(int(sample.sent_at.timestamp()))
         envelope = _Envelope(sample.event_id or f"msg_{uuid4().hex}", sent_at, "")
         return {
@@ -152,7 +148,7 @@ class Standard(Provider):
     def _is_signed_by_key(self, envelope: _Envelope, signed: bytes) -> bool:
         if not self.public_keys:
             return False
-        given = [_exact_base64(one) for one in _of_version(envelope, "v1a")]
+        given = [exact_base64(one) for one in _of_version(envelope, "v1a")]
         return any(
             _verifies(key, one, signed)
             for one in given
@@ -217,15 +213,6 @@ def _v1(secret: bytes, signed: bytes) -> bytes:
     return base64.b64encode(hmac_sha256(secret, signed))
 
 
-def _exact_base64(text: str) -> bytes | None:
-    """The bytes, if this is the one way to write them."""
-    try:
-        value = base64.b64decode(text.encode("ascii"), validate=True)
-    except (ValueError, binascii.Error):
-        return None
-    return value if base64.b64encode(value).decode() == text else None
-
-
 def _verifies(key: Ed25519PublicKey, signature: bytes, signed: bytes) -> bool:
     try:
         key.verify(signature, signed)
@@ -262,45 +249,3 @@ def _decoded(text: str, key: str, form: str) -> bytes:
     if not value:
         raise ConfigurationError(f"{key}: the secret is empty; give it as it was issued, {form}")
     return value
-
-
-def _composed(description: Description, sample: Sample) -> tuple[bytes, dict[str, str]]:
-    """A body that says what the sample asks for, and the headers in which a part of it stands."""
-    values: dict[str, str | int | None] = {
-        "type": _type_named(description, sample.status),
-        "event_id": sample.event_id,
-        "payment_id": sample.payment_id,
-        "order": sample.order,
-        "amount": sample.amount,
-        "amount_minor": money(sample.amount, sample.currency).amount_minor,
-        "currency": sample.currency,
-        "email": sample.email,
-        "plan_id": sample.plan_id,
-        "occurred_at": sample.sent_at.isoformat(),
-    }
-    body: dict[str, Any] = {}
-    headers: dict[str, str] = {}
-    for name, place in description.places.items():
-        value = values.get(name)
-        if value is None:
-            continue
-        if isinstance(place, Pointer):
-            _put(body, place.steps, value)
-        else:
-            headers[place.name] = str(value)
-    return orjson.dumps(body), headers
-
-
-def _put(body: dict[str, Any], steps: tuple[str, ...], value: object) -> None:
-    *path, last = steps
-    for step in path:
-        body = body.setdefault(step, {})
-    body[last] = value
-
-
-def _type_named(description: Description, status: str) -> str:
-    """The type itself, or the first one that has this meaning."""
-    if status in description.types or status not in WORDS:
-        return status
-    names = [name for name, says in description.types.items() if says is WORDS[status]]
-    return names[0] if names else status
