@@ -11,7 +11,7 @@ Not a provider: providers whose senders can be described share it.
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import uuid4
 
@@ -26,6 +26,7 @@ from paidonce.providers.fields import (
     Said,
     address,
     any_time,
+    canonical,
     currency,
     exact_money,
     from_minor,
@@ -35,8 +36,8 @@ from paidonce.providers.fields import (
 )
 
 FIELDS: Final = (
-    "event_id", "type", "payment_id", "order", "amount", "amount_minor", "currency", "email",
-    "plan_id", "occurred_at", "nonce",
+    "event_id", "type", "payment_id", "order", "amount", "amount_minor", "refunded",
+    "refunded_minor", "currency", "email", "plan_id", "occurred_at", "nonce",
 )  # fmt: skip
 WORDS: Final[Mapping[str, Says | None]] = {
     "paid": Says.PAID,
@@ -50,6 +51,7 @@ WORDS: Final[Mapping[str, Says | None]] = {
 }
 
 _HEADER: Final = "header:"
+_AMOUNTS: Final = {"amount": "amount_minor", "refunded": "refunded_minor"}
 _MONEY: Final = (Says.PAID, Says.REFUNDED)
 
 
@@ -118,11 +120,12 @@ class Description:
             payment_id=self._text(delivery, "payment_id"),
             event_id=self._text(delivery, "event_id"),
             order=self._text(delivery, "order"),
-            amount=self._amount(delivery, code),
+            amount=self._amount(delivery, "amount", code),
             currency=code,
             email=address(self._find(delivery, "email"), "email"),
             plan_id=self._text(delivery, "plan_id"),
             occurred_at=any_time(self._find(delivery, "occurred_at"), "occurred_at"),
+            refunded=self._amount(delivery, "refunded", code),
         )
 
     def event(self, said: Said) -> PaymentEvent | Ignored:
@@ -130,7 +133,11 @@ class Description:
         says = self.types.get(said.type)
         if says is None:
             return Ignored(Code.NON_SUCCESS_STATUS, "this type of event says nothing that counts")
-        return payment_event(said, says, exact_money(said) if says in _MONEY else None)
+        if says not in _MONEY:
+            return payment_event(said, says, None)
+        if not {"refunded", "refunded_minor"} & self.places.keys():
+            return payment_event(said, says, exact_money(said))
+        return _with_refunds(said, says)
 
     def nonce(self, delivery: Delivery) -> str | None:
         """What is to be used once, if it says so. Raises MalformedError."""
@@ -154,13 +161,18 @@ class Description:
         return orjson.dumps(body), headers
 
     def _values(self, sample: Sample) -> dict[str, str | int | None]:
+        kind = self._type_named(sample.status)
+        amount_minor = money(sample.amount, sample.currency).amount_minor
+        is_refund = self.types.get(kind) is Says.REFUNDED
         return {
-            "type": self._type_named(sample.status),
+            "type": kind,
             "event_id": sample.event_id or f"evt_{uuid4().hex}",
             "payment_id": sample.payment_id,
             "order": sample.order,
             "amount": sample.amount,
-            "amount_minor": money(sample.amount, sample.currency).amount_minor,
+            "amount_minor": amount_minor,
+            "refunded": sample.amount if is_refund else "0",
+            "refunded_minor": amount_minor if is_refund else 0,
             "currency": sample.currency,
             "email": sample.email,
             "plan_id": sample.plan_id,
@@ -188,10 +200,11 @@ class Description:
         except MalformedError:
             return None
 
-    def _amount(self, delivery: Delivery, code: str | None) -> Number | None:
-        if "amount_minor" not in self.places:
-            return number(self._find(delivery, "amount"), "amount")
-        return from_minor(number(self._find(delivery, "amount_minor"), "amount_minor"), code)
+    def _amount(self, delivery: Delivery, name: str, code: str | None) -> Number | None:
+        minor = f"{name}_minor"
+        if minor not in self.places:
+            return number(self._find(delivery, name), name)
+        return from_minor(number(self._find(delivery, minor), minor), code)
 
 
 def described(
@@ -205,10 +218,9 @@ def described(
         name: _place(f"{key}.fields.{name}", value)
         for name, value in _table(key, options, "fields", FIELDS).items()
     }
-    if {"amount", "amount_minor"} <= chosen.keys():
-        raise ConfigurationError(
-            f"{key}.fields.amount_minor: amount is given too; give one of them"
-        )
+    for name, minor in _AMOUNTS.items():
+        if {name, minor} <= chosen.keys():
+            raise ConfigurationError(f"{key}.fields.{minor}: {name} is given too; give one of them")
     words = {**types, **_table(key, options, "types")}
     return Description(
         _without_other_amount({**places, **chosen}, chosen),
@@ -277,6 +289,17 @@ def _put(body: dict[str, Any], steps: tuple[str, ...], value: str | int) -> bool
     return True
 
 
+def _with_refunds(said: Said, says: Says) -> PaymentEvent:
+    """Both what was captured and what of it was refunded, where a sender tells both."""
+    if says is Says.PAID and canonical(said.refunded) in (None, "0"):
+        return payment_event(said, Says.PAID, exact_money(said))
+    if said.refunded is None:
+        raise MalformedError("what was refunded is missing")
+    refunded = exact_money(said._replace(amount=said.refunded))
+    captured = None if said.amount is None else exact_money(said)
+    return replace(payment_event(said, Says.REFUNDED, refunded), amount=captured)
+
+
 def _meaning(key: str, word: Any) -> Says | None:
     if not isinstance(word, str) or word not in WORDS:
         raise ConfigurationError(f"{key} = {word!r}: write one of {', '.join(WORDS)}")
@@ -287,6 +310,6 @@ def _without_other_amount(
     places: Mapping[str, Place], chosen: Mapping[str, Place]
 ) -> Mapping[str, Place]:
     """Whoever names one of the two amounts does not mean the other."""
-    other = {"amount": "amount_minor", "amount_minor": "amount"}
+    other = {**_AMOUNTS, **{minor: name for name, minor in _AMOUNTS.items()}}
     dropped = {other[name] for name in other if name in chosen}
     return {name: place for name, place in places.items() if name not in dropped}

@@ -37,16 +37,20 @@ class Said(NamedTuple):
     email: str | None = None
     plan_id: str | None = None
     occurred_at: datetime | None = None
+    refunded: Number | None = None  # all of it so far, where that is told beside the amount
 
 
 def meaning(said: Said) -> bytes:
     """The fingerprint: another payment, type, amount or currency is another meaning (INB-2)."""
-    return fingerprint(said.payment_id, said.type, canonical(said.amount), said.currency)
+    amount = canonical(said.amount)
+    if said.refunded is None:
+        return fingerprint(said.payment_id, said.type, amount, said.currency)
+    return fingerprint(said.payment_id, said.type, amount, said.currency, canonical(said.refunded))
 
 
 def identity(said: Said, key: str, digest: bytes) -> Identity:
     """Which event it is, under this key and with this fingerprint."""
-    kind, payment_id, event_id, order, amount, code, _, _, at = said
+    kind, payment_id, event_id, order, amount, code, _, _, at, _ = said
     shown = None if amount is None else str(amount)
     # By position: on the path of every event, names are not cheap.
     return Identity(key, digest, kind, event_id, payment_id, order, shown, code, at)
@@ -57,7 +61,7 @@ def payment_event(said: Said, says: Says, amount: Money | None) -> PaymentEvent:
 
     Raises MalformedError when it names no payment.
     """
-    _, payment_id, _, order, _, _, email, plan_id, at = said
+    _, payment_id, _, order, _, _, email, plan_id, at, _ = said
     if payment_id is None:
         raise MalformedError("the payment's id is missing")
     ids = (ExternalId("payment", payment_id),)
