@@ -28,7 +28,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from paidonce.domain.events import MAX_EXTERNAL_ID, Ignored, PaymentEvent
-from paidonce.errors import ConfigurationError, InvalidSignatureError, TimestampExpiredError
+from paidonce.errors import ConfigurationError, InvalidSignatureError
 from paidonce.providers.contract import Delivery, Identity, Provider, Sample, Setup
 from paidonce.providers.described import (
     Description,
@@ -38,7 +38,7 @@ from paidonce.providers.described import (
     pointer,
 )
 from paidonce.providers.fields import identity, meaning
-from paidonce.providers.signing import any_matches, exact_base64, hmac_sha256
+from paidonce.providers.signing import any_matches, exact_base64, hmac_sha256, refuse_stale
 
 MAX_SIGNATURES: Final = 16
 """How many signatures of one delivery are tried; a sender that rotates its keys sends two."""
@@ -101,10 +101,7 @@ class Standard(Provider):
         signed = envelope.signed(delivery.body)
         if not (self._is_signed(envelope, signed) or self._is_signed_by_key(envelope, signed)):
             raise InvalidSignatureError("no signature matches the delivery")
-        age_s = delivery.received_at.timestamp() - int(envelope.timestamp)
-        if self.tolerance_s is not None and abs(age_s) > self.tolerance_s:
-            side = "before" if age_s > 0 else "after"
-            raise TimestampExpiredError(f"it was signed {abs(age_s):.0f} s {side} it arrived")
+        refuse_stale(int(envelope.timestamp), delivery.received_at, self.tolerance_s)
 
     def identify(self, delivery: Delivery) -> Identity:
         said = delivery.read(self.description.read)

@@ -110,6 +110,8 @@ def _signature(header: str | None) -> tuple[str, list[str]]:
     if header is None:
         raise InvalidSignatureError("there is no Stripe-Signature header")
     parts = [one.partition("=") for one in header.split(",", MAX_PARTS)[:MAX_PARTS]]
+    if any(name in ("t", "v1") and not equals for name, equals, _ in parts):
+        raise InvalidSignatureError("Stripe-Signature has a name without a value")
     times = [value for name, _, value in parts if name == "t"]
     if len(times) != 1 or not _TIMESTAMP.fullmatch(times[0]):
         raise InvalidSignatureError("Stripe-Signature tells no time, or several")

@@ -81,6 +81,7 @@ STRIPE: Final = Case(
         "no signature": _T,
         "an empty signature": f"{_T},v1=",
         "a name without a value": f"{_T},v1",
+        "a name without a value as well": f"{_RIGHT},v1",
         "only the old version": f"{_T},{_V1.replace('v1', 'v0')}",
         "an upper-case version": f"{_T},{_V1.replace('v1', 'V1')}",
         "upper case": f"{_T},v1={_V1[3:].upper()}",
