@@ -185,6 +185,15 @@ def test_every_hmac_is_accepted_as_the_standard_library_makes_it(
     assert not is_accepted(other, delivered(body, x_signature=written))
 
 
+def test_a_time_may_stand_in_a_header_beside_the_pairs() -> None:
+    """PRV-6"""
+    signature = {"pairs": True, "value": "s", "signed": "{body}{timestamp}"}
+    provider = source(signature=signature | {"timestamp": "header:X-Time"})
+    header = f"k=1, s={mac(SECRET, BODY + NOW.encode()).hex()}"
+    provider.verify(delivered(BODY, x_signature=header, x_time=NOW))
+    assert not is_accepted(provider, delivered(BODY, x_signature=f"{header},X-Time={NOW}"))
+
+
 def test_a_base64_signature_of_the_body_alone_is_accepted() -> None:
     """PRV-6: as CloudPayments sends it."""
     provider = source(signature={"header": "Content-HMAC", "encoding": "base64"})
@@ -210,7 +219,7 @@ def test_a_right_signature_is_found_among_the_pairs() -> None:
 @pytest.mark.parametrize("late_s", [0, 299, -299, 301, -301, 10**6])
 def test_a_time_that_is_signed_may_count_milliseconds(late_s: int) -> None:
     """PRV-8"""
-    provider = source(signature={"signed": "{timestamp}.{body}", "timestamp_header": "X-Time"})
+    provider = source(signature={"signed": "{timestamp}.{body}", "timestamp": "X-Time"})
     for timestamp in (int(NOW) - late_s, (int(NOW) - late_s) * 1000):
         signature = mac(SECRET, f"{timestamp}.".encode() + BODY).hex()
         delivery = delivered(BODY, x_signature=signature, x_time=str(timestamp))
@@ -225,7 +234,7 @@ def test_a_time_that_is_signed_may_count_milliseconds(late_s: int) -> None:
 @pytest.mark.parametrize("template", ["{id}.{timestamp}.{body}", "{timestamp}.{id}{body}"])
 def test_what_was_signed_can_be_taken_apart_in_one_way_only(template: str, event_id: str) -> None:
     """PRV-6 INB-1: or a captured signature would fit another id, time or body."""
-    places = {"id_header": "X-Id", "timestamp_header": "X-Time"}
+    places = {"id": "X-Id", "timestamp": "X-Time"}
     provider = source(signature={"signed": template, **places}, tolerance_s=None)
     content = template.format(id=event_id, timestamp=NOW, body=BODY.decode())
     signature = mac(SECRET, content.encode()).hex()
@@ -276,9 +285,14 @@ def test_nothing_that_nobody_signed_keeps_the_real_event_out() -> None:
 
 def test_an_id_that_is_signed_is_the_key() -> None:
     """INB-1"""
-    signature = {"signed": "{id}:{body}", "id_header": "X-Event-Id"}
-    for fields in ({"event_id": None}, {"event_id": "header:x-event-id"}):
-        provider = source(signature=signature, fields=fields)
+    signature = {"signed": "{id}:{body}", "id": "X-Event-Id"}
+    by_field = {"event_id": "header:X-Event-Id"}
+    for described, fields in (
+        (signature, {"event_id": None}),
+        (signature, by_field),
+        ({"signed": "{id}:{body}"}, by_field),
+    ):
+        provider = source(signature=described, fields=fields)
         made = mac(SECRET, b"evt-9:" + BODY).hex()
         delivery = delivered(BODY, x_signature=made, x_event_id="evt-9")
         provider.verify(delivery)
@@ -320,7 +334,7 @@ def test_a_nonce_is_read_and_alone_only_where_it_is_signed() -> None:
     assert one != other
     assert one is not None
     assert one.startswith("n-1:")
-    signature = {"signed": "{id}{body}", "id_header": "X-Nonce"}
+    signature = {"signed": "{id}{body}", "id": "X-Nonce"}
     in_signed = source(signature=signature, fields={"nonce": "header:X-Nonce"})
     made = mac(SECRET, b"n-1" + BODY).hex()
     delivery = delivered(BODY, x_signature=made, x_nonce="n-1")
@@ -361,7 +375,7 @@ def test_a_sample_of_each_status_says_so(status: str) -> None:
     """OPS-6: signed with what the template wants."""
     signature = {
         "signed": "{url}\n{id}\n{timestamp}\n{body}\n",
-        "id_header": "X-Id",
+        "id": "X-Id",
         "pairs": True,
         "timestamp": "t",
         "value": "v1",

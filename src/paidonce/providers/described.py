@@ -39,6 +39,9 @@ FIELDS: Final = (
     "event_id", "type", "payment_id", "order", "amount", "amount_minor", "refunded",
     "refunded_minor", "currency", "email", "plan_id", "occurred_at", "nonce",
 )  # fmt: skip
+HEADER: Final = "header:"
+"""Before the name of a header, where a place in the body could stand as well."""
+
 WORDS: Final[Mapping[str, Says | None]] = {
     "paid": Says.PAID,
     "failed": Says.FAILED,
@@ -50,7 +53,6 @@ WORDS: Final[Mapping[str, Says | None]] = {
     "ignored": None,
 }
 
-_HEADER: Final = "header:"
 _AMOUNTS: Final = {"amount": "amount_minor", "refunded": "refunded_minor"}
 _MONEY: Final = (Says.PAID, Says.REFUNDED)
 
@@ -267,8 +269,8 @@ def _table(
 def _place(key: str, value: Any) -> Place:
     text = value if isinstance(value, str) else ""
     try:
-        if text.startswith(_HEADER):
-            return Header(header_name(text.removeprefix(_HEADER)))
+        if text.startswith(HEADER):
+            return Header(header_name(text.removeprefix(HEADER)))
         return pointer(text)
     except ValueError as error:
         raise ConfigurationError(

@@ -7,10 +7,9 @@
     prefix = ""                        # before each signature, such as "sha256="
     signed = "{body}"                  # of {body}, {timestamp}, {id} and {url}
     pairs = false                      # true: the header is such as "ts=…;h1=…"; then
-    timestamp = "ts"                   # the name of the time in it,
-    value = "h1"                       # and of each signature
-    timestamp_header = "X-Timestamp"   # or the header in which the time stands
-    id_header = "X-Event-Id"           # the header in which {id} stands
+    value = "h1"                       # the name of each signature in it
+    timestamp = "ts"                   # and of the time; without pairs the header of the time
+    id = "X-Event-Id"                  # the header of {id}; else that of fields.event_id
     url = "https://…/webhooks/rzp"     # what {url} is: never taken from the request
 
 What of this goes together is checked in `generic_scheme.py`. Where the fields of an event stand and

@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from paidonce.errors import ConfigurationError, InvalidSignatureError
 from paidonce.providers.contract import Setup
-from paidonce.providers.described import header_name
+from paidonce.providers.described import HEADER, header_name
 from paidonce.providers.fields import MAX_SECONDS
 from paidonce.providers.generic_keys import Macs, PublicKeys, configured_keys
 
@@ -22,16 +22,11 @@ MAX_PAIRS: Final = 32
 """How many pairs of a header are read; a sender that rotates its keys sends three."""
 
 OPTIONS: Final = frozenset({
-    "header", "algorithm", "encoding", "prefix", "signed", "pairs", "timestamp", "value",
-    "timestamp_header", "id_header", "url",
+    "header", "algorithm", "encoding", "prefix", "signed", "pairs", "value", "timestamp", "id",
+    "url",
 })  # fmt: skip
-WORDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "body": (),
-    "timestamp": ("timestamp", "timestamp_header"),
-    "id": ("id_header",),
-    "url": ("url",),
-}
-"""The words of a template, each with the options of which one says where it is found."""
+WORDS: Final = ("body", "timestamp", "id", "url")
+"""The words of a template. All but the body are options, too, which say where they are found."""
 
 _TIMESTAMP: Final = re.compile(r"[0-9]{1,14}")
 _ID: Final = re.compile(r"[!-z|~]{1,255}")
@@ -144,37 +139,51 @@ def configured_scheme(setup: Setup) -> Scheme:
             f"{setup.key}.signature: is needed, a table [{setup.key}.signature] with header = "
             f'"X-Signature" and what else there is to say'
         )
-    signature = Setup(f"{setup.key}.signature", options=table)
+    signature = Setup(f"{setup.key}.signature", options=_with_event_id(table, setup.options))
     signature.refuse_options_but(OPTIONS)
     header = _header(signature, "header", "X-Signature")
     if header is None:
         raise ConfigurationError(f"{signature.key}.header: is needed, such as 'X-Signature'")
-    _check_pairs(signature)
+    value = _value(signature)
+    is_pair = value is not None and not _names_header(signature.options.get("timestamp", HEADER))
     return Scheme(
         keys=configured_keys(setup, signature),
         template=_template(signature),
         header=header,
-        value=_name(signature, "value"),
-        timestamp=_name(signature, "timestamp"),
-        timestamp_header=_header(signature, "timestamp_header", "X-Timestamp"),
-        id_header=_header(signature, "id_header", "X-Event-Id"),
+        value=value,
+        timestamp=signature.needed_text("timestamp", "ts") if is_pair else None,
+        timestamp_header=None if is_pair else _header(signature, "timestamp", "X-Timestamp"),
+        id_header=_header(signature, "id", "X-Event-Id"),
     )
 
 
-def _check_pairs(signature: Setup) -> None:
-    is_pairs = signature.options.get("pairs", False)
-    if not isinstance(is_pairs, bool):
-        raise ConfigurationError(f"{signature.key}.pairs = {is_pairs!r}: write true or false")
-    if is_pairs:
-        signature.needed_text("value", "h1")
-        return
-    for option in ("value", "timestamp"):
-        if option in signature.options:
-            raise ConfigurationError(
-                f"{signature.key}.{option} = {signature.options[option]!r}: names a pair of the "
-                f"header; write pairs = true, or remove it (a time in a header of its own is named "
-                f"by timestamp_header)"
-            )
+def _with_event_id(table: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An event's id in a header is what `{id}` stands for, unless the table says otherwise."""
+    fields = options.get("fields")
+    event_id = fields.get("event_id") if isinstance(fields, Mapping) else None
+    is_signed = "{id}" in str(table.get("signed"))
+    if "id" in table or not is_signed or not _names_header(event_id):
+        return table
+    return {**table, "id": event_id}
+
+
+def _names_header(place: Any) -> bool:
+    return isinstance(place, str) and place.startswith(HEADER)
+
+
+def _value(signature: Setup) -> str | None:
+    """The name of the pairs that are signatures, None if there are no pairs."""
+    has_pairs = signature.options.get("pairs", False)
+    if not isinstance(has_pairs, bool):
+        raise ConfigurationError(f"{signature.key}.pairs = {has_pairs!r}: write true or false")
+    if has_pairs:
+        return signature.needed_text("value", "h1")
+    if "value" in signature.options:
+        raise ConfigurationError(
+            f"{signature.key}.value = {signature.options['value']!r}: names a pair of the header; "
+            f"write pairs = true, or remove it"
+        )
+    return None
 
 
 def _template(signature: Setup) -> tuple[bytes | str, ...]:
@@ -185,8 +194,8 @@ def _template(signature: Setup) -> tuple[bytes | str, ...]:
     parts = _WORD.split(text)
     literals, words = parts[::2], parts[1::2]
     _check_words(key, text, literals, words)
-    for word, options in WORDS.items():
-        _check_place(signature, text, word in words, word, options)
+    for word in WORDS[1:]:
+        _check_place(signature, text, word, word in words)
     url = _url(signature)
     return tuple(_part(part, bool(index % 2), url) for index, part in enumerate(parts) if part)
 
@@ -216,23 +225,17 @@ def _check_words(key: str, text: str, literals: list[str], words: list[str]) -> 
             )
 
 
-def _check_place(
-    signature: Setup, text: str, is_signed: bool, word: str, options: tuple[str, ...]
-) -> None:
-    """What is signed has one place where it is found, and what has a place is signed."""
-    given = [option for option in options if option in signature.options]
-    if is_signed and options and not given:
+def _check_place(signature: Setup, text: str, word: str, is_signed: bool) -> None:
+    """What is signed has a place where it is found, and what has a place is signed."""
+    given = signature.options.get(word)
+    if is_signed and given is None:
         raise ConfigurationError(
-            f"{signature.key}.{options[-1]}: is needed, because {{{word}}} is signed"
+            f"{signature.key}.{word}: is needed, because {{{word}}} is signed; say where it is"
         )
-    if given and not is_signed:
+    if given is not None and not is_signed:
         raise ConfigurationError(
-            f"{signature.key}.{given[0]} = {signature.options[given[0]]!r}: is not signed; write "
-            f"{{{word}}} where it stands in signed = {text!r}, or remove it"
-        )
-    if len(given) > 1:
-        raise ConfigurationError(
-            f"{signature.key}.{given[1]}: {given[0]} is given too; give one of them"
+            f"{signature.key}.{word} = {given!r}: is not signed; write {{{word}}} where it stands "
+            f"in signed = {text!r}, or remove it"
         )
 
 
@@ -248,17 +251,13 @@ def _url(signature: Setup) -> str:
     return url
 
 
-def _name(signature: Setup, option: str) -> str | None:
-    return signature.needed_text(option, "h1") if option in signature.options else None
-
-
 def _header(signature: Setup, option: str, example: str) -> str | None:
     """The name of a header in lower case, None if it is not given."""
     if option not in signature.options:
         return None
     named = signature.needed_text(option, example)
     try:
-        return header_name(named)
+        return header_name(named.removeprefix(HEADER))
     except ValueError as error:
         raise ConfigurationError(
             f"{signature.key}.{option} = {named!r}: {error}; write it such as {example!r}"
