@@ -250,7 +250,7 @@ GUARDS: Final = (
     Guard(
         "the age of what is signed",
         "PRV-8",
-        "providers/standard_webhooks.py",
+        "providers/signing.py",
         "if tolerance_s is not None and abs(age_s) > tolerance_s:",
         "if False:",
         "tests/providers/test_conformance.py::test_a_stale_time_is_refused_and_told_apart",
@@ -294,6 +294,23 @@ GUARDS: Final = (
         "tests/providers/test_portone_v1.py"
         "::test_what_is_not_the_same_takes_no_key_of_the_real_one",
         is_kin=True,
+    ),
+    Guard(
+        "an id that nobody signed",
+        "INB-1",
+        "providers/generic.py",
+        "if not self.is_all_signed:",
+        "if False:",
+        "tests/providers/test_generic.py::test_an_id_that_nobody_signed_is_never_a_key_alone",
+    ),
+    Guard(
+        "money without an intent or a charge",
+        "PAY-3",
+        "providers/stripe_events.py",
+        'if not any(one.kind in ("payment", "charge") for one in ids):',
+        "if False:",
+        "tests/providers/test_stripe_events.py"
+        "::test_what_names_neither_intent_nor_charge_brings_no_money_of_its_own",
     ),
     Guard(
         "the key only after the signature",

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from collections.abc import Iterator
 from urllib.parse import urlencode
 
 import pytest
@@ -280,15 +281,11 @@ def test_an_event_is_no_ping(case: Case) -> None:
 _KINDS = st.sampled_from(
     ["application/json", "application/x-www-form-urlencoded", "APPLICATION/JSON; charset=x", ""]
 )
-_STANDARD = [
-    f"{family}-{part}"
-    for family in ("webhook", "svix")
-    for part in ("id", "timestamp", "signature")
-]
+_NAMES = sorted({name for case in CASES for name in (case.signature_header, *case.signed_headers)})
 _HEADERS = st.dictionaries(
-    st.sampled_from(["x-signature", "x-api-key", *_STANDARD]),
+    st.sampled_from([*_NAMES, "svix-id", "svix-timestamp", "svix-signature"]),
     st.binary().map(lambda value: value.decode("latin-1"))
-    | st.sampled_from(["1794744000", "v1,x", "v1a,x"]),
+    | st.sampled_from(["1794744000", "v1,x", "v1a,x", "t=1794744000,v1=x", "ts=1794744000;h1=x"]),
 )
 _TEXTS = st.text() | st.integers() | st.none() | st.booleans() | st.floats() | st.just("0")
 _PART_NAMES = ["sys", "systranid", "orderid", "amount", "payment_id", "currency"]
@@ -331,3 +328,30 @@ def test_an_authentic_delivery_of_anything_is_read_or_refused(case: Case, body: 
     for verb in (case.configured.verify, case.configured.identify, case.configured.translate):
         with contextlib.suppress(RefusedError):
             verb(delivery)
+
+
+@given(where=st.integers(0, 2**32), value=_TEXTS | _PARTS | st.lists(_TEXTS))
+def test_a_field_of_any_other_kind_is_read_or_refused(
+    case: Case, where: int, value: object
+) -> None:
+    """PRV-9 REC-6: an authentic body in which one value is another."""
+    delivery = case.authentic()
+    if "json" not in delivery.headers["content-type"]:
+        return
+    body = json.loads(delivery.body)
+    holders = list(_holders(body))
+    holder = holders[where % len(holders)]
+    holder[sorted(holder)[where % len(holder)]] = value
+    odd = changed(delivery, body=json.dumps(body).encode())
+    for verb in (case.configured.identify, case.configured.translate):
+        with contextlib.suppress(RefusedError):
+            verb(odd)
+
+
+def _holders(value: object) -> Iterator[dict[str, object]]:
+    """The objects within a JSON value that hold something."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if isinstance(value, dict) and value:
+        yield value
+    for one in inner:
+        yield from _holders(one)

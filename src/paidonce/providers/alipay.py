@@ -40,10 +40,10 @@ from paidonce.errors import (
     ConfigurationError,
     InvalidSignatureError,
     MalformedError,
-    TimestampExpiredError,
 )
 from paidonce.providers.contract import Delivery, Identity, Provider, Sample, Setup, fingerprint
 from paidonce.providers.fields import Said, canonical, exact_money, identity
+from paidonce.providers.signing import refuse_stale
 
 CONTENT_TYPE: Final = "application/x-www-form-urlencoded"
 MAX_PARAMETERS: Final = 500
@@ -155,12 +155,8 @@ class Alipay(Provider):
             sent_at = _time(parameters, b"notify_time")
         except MalformedError:
             return  # it is authentic, and refused when it is read
-        if self.tolerance_s is None or sent_at is None:
-            return
-        age_s = (received_at - sent_at).total_seconds()
-        if abs(age_s) > self.tolerance_s:
-            side = "before" if age_s > 0 else "after"
-            raise TimestampExpiredError(f"it was sent {abs(age_s):.0f} s {side} it arrived")
+        if sent_at is not None:
+            refuse_stale(sent_at.timestamp(), received_at, self.tolerance_s)
 
 
 def configure(setup: Setup) -> Alipay:

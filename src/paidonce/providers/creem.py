@@ -28,7 +28,6 @@ from paidonce.errors import (
     GatewayUnreachableError,
     InvalidSignatureError,
     MalformedError,
-    TimestampExpiredError,
 )
 from paidonce.providers.contract import (
     Call,
@@ -51,7 +50,7 @@ from paidonce.providers.creem_events import (
     is_test,
     read_event,
 )
-from paidonce.providers.signing import any_matches, hmac_sha256_hex
+from paidonce.providers.signing import any_matches, hmac_sha256_hex, refuse_stale
 
 SIGNATURE_HEADER: Final = "creem-signature"
 API_URL: Final = "https://api.creem.io"
@@ -81,10 +80,7 @@ class Creem(Provider):
             at = created_at(delivery.json)
         except MalformedError:
             return  # it is authentic, and refused when it is read
-        age_s = (delivery.received_at - at).total_seconds()
-        if self.tolerance_s is not None and abs(age_s) > self.tolerance_s:
-            side = "before" if age_s > 0 else "after"
-            raise TimestampExpiredError(f"it was created {abs(age_s):.0f} s {side} it arrived")
+        refuse_stale(at.timestamp(), delivery.received_at, self.tolerance_s)
 
     def identify(self, delivery: Delivery) -> Identity:
         read = delivery.read(read_event)

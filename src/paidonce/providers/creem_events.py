@@ -30,8 +30,7 @@ from paidonce.errors import (
     MalformedError,
 )
 from paidonce.providers.contract import Delivery
-from paidonce.providers.described import any_time
-from paidonce.providers.fields import address, currency, text
+from paidonce.providers.fields import address, any_time, currency, text
 
 CHECKOUT_COMPLETED: Final = "checkout.completed"
 SUBSCRIPTION_PAID: Final = "subscription.paid"
