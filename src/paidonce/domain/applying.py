@@ -104,11 +104,10 @@ def _apply_to_order(
         missing = Problem(Code.ORDER_MISSING, "there is no such order yet", False, waits)
         return _not_applied(decision, None, _barred(payment) or missing)
     if payment.applied_at is not None:
-        decision = with_reversal(state, decision, now)
+        decision = _with_status(state, with_reversal(state, decision, now))
         return _reviewed(decision, order.amount, _unfit(order, payment, terms.paid))
     if not _has_money(payment, terms):
-        settled = _with_status(state, order, payment)
-        return replace(decision, payment=replace(payment, review=None), order=settled)
+        return _with_status(state, replace(decision, payment=replace(payment, review=None)))
     problem = _barred(payment) or _unfit(order, payment, terms.paid) or _taken(order)
     return (
         _granted(state, decision, terms, now)
@@ -121,12 +120,17 @@ def _has_money(payment: Payment, terms: Terms) -> bool:
     return terms.paid is not None and not payment.facts.is_returned
 
 
-def _with_status(state: State, order: Order, payment: Payment) -> Order:
-    """The order as its payments leave it, of which this one holds no money."""
-    if order.applied_payment_id is not None:
-        return order
-    others = (one for one in state.payments_of(order) if one.id != payment.id)
-    return unpaid(order, [*others, payment])
+def _with_status(state: State, decision: Decision) -> Decision:
+    """The decision, and the order as all that is known of its payments now leaves it."""
+    payment, order = decision.payment, decision.order
+    assert payment is not None
+    assert order is not None
+    if order.applied_payment_id is None:
+        others = (one for one in state.payments_of(order) if one.id != payment.id)
+        return replace(decision, order=unpaid(order, [*others, payment]))
+    if order.applied_payment_id == payment.id:
+        return replace(decision, order=replace(order, paid_at=payment.facts.paid_at))
+    return decision
 
 
 def _granted(state: State, decision: Decision, terms: Terms, now: datetime) -> Decision:
