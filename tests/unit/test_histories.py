@@ -277,7 +277,8 @@ def check_payments(world: World, model: Model) -> None:
         assert facts.is_disputed == model.is_disputed(name)
         obstacles = model.obstacles(about)
         if not model.holds(name):
-            assert payment.review is None
+            is_missing = captured == 0 and (refunded > 0 or Says.CANCELED in model.said(name))
+            assert payment.review is (Code.PAYMENT_MISSING if is_missing else None)
         elif is_in_effect(world, payment):
             assert not obstacles - {Code.ORDER_CLOSED}
             assert payment.review is None

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from paidonce.domain.events import PaymentEvent, Refund, Says
+from paidonce.domain.events import Code, PaymentEvent, Refund, Says
 from paidonce.domain.money import Money
 from paidonce.domain.orders import BookingStatus, Kind, OrderStatus
 from paidonce.domain.payments import Payment, PaymentStatus
@@ -173,7 +173,9 @@ def expected(way: Way, events: Sequence[PaymentEvent]) -> Observed:
         PERIOD if subscribed and holds else timedelta(0),
         captured - refunded if way.kind is Kind.WALLET and holds else 0,
     )
-    return Observed(status, captured, refunded, times, holds, None, given)
+    is_missing = captured == 0 and (refunded > 0 or Says.CANCELED in said)
+    review = Code.PAYMENT_MISSING if is_missing else None
+    return Observed(status, captured, refunded, times, holds, review, given)
 
 
 _TIMED: Final = (Says.FAILED, Says.VOIDED, Says.CANCELED, Says.REFUNDED)

@@ -90,7 +90,10 @@ def check_rivals(world: World, kind: Kind, happened: Sequence[PaymentEvent]) -> 
     for payment in world.payments.values():
         name = payment.ids[0].value
         is_left_over = name in holding and payment != counting
-        assert payment.review == (Code.DUPLICATE_PAYMENT if is_left_over else None), words
+        is_missing = payment.facts.captured is None and payment.facts.refunded_minor > 0
+        is_missing |= payment.facts.captured is None and payment.facts.canceled_at is not None
+        expected = Code.DUPLICATE_PAYMENT if is_left_over else None
+        assert payment.review == (Code.PAYMENT_MISSING if is_missing else expected), words
     given = given_by(world)
     is_subscribed = bool(holding) and kind is Kind.SUBSCRIPTION
     assert given.days == (PERIOD if is_subscribed else timedelta(0)), words

@@ -19,6 +19,9 @@ SourceId = NewType("SourceId", int)
 MAX_EXTERNAL_ID: Final = 255
 """The longest id of a gateway's that is accepted; an index entry has to hold it."""
 
+LOST_DISPUTE: Final = "dispute:"
+"""How the id of a refund begins that is a lost dispute. Gateways do not count it among refunds."""
+
 
 class Says(StrEnum):
     """What an event says has happened to a payment."""

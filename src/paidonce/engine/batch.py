@@ -182,6 +182,8 @@ class Batch:
         if item.payment_id in self._loaded.busy_payments:
             return Verdict(item, Result.BUSY, None)
         payment = self._payments.get(item.payment_id) or self._loaded.payments.get(item.payment_id)
+        if payment is None and item.link is None:  # it has become one with another
+            return Verdict(item, Result.IGNORED, None)
         if payment is None:
             raise NotFoundError(f"there is no payment {item.payment_id}")
         linked = payment if item.link is None else _linked(payment, item.link)
@@ -216,7 +218,8 @@ class Batch:
             return
         for gone in decision.absorbed:
             self._absorb(gone, decision.payment)
-        self._payments[decision.payment.id] = decision.payment
+        for changed in (decision.payment, *decision.others):
+            self._payments[changed.id] = changed
         if decision.subscription is not None:
             self._subscriptions[decision.subscription.id] = decision.subscription
         if decision.order is not None:
@@ -224,18 +227,18 @@ class Batch:
         for done in decision.done:
             source = self._rules.sources.get(done.payment.source_id)
             name = source.name if source else None
+            self._changes.told[done.payment.id] += 1
+            version = done.payment.version + self._changes.told[done.payment.id]
             if isinstance(done, Applied):
-                message = applied_message(done.payment, decision.order, name, self._now)
+                message = applied_message(done.payment, decision.order, name, version, self._now)
             else:
-                message = reversed_message(done, decision.order, name, self._now)
+                message = reversed_message(done, decision.order, name, version, self._now)
             self._changes.messages.append(message)
         if decision.applies:
             self._wake_siblings(decision)
 
     def _remember_order(self, decision: Decision, order: Order) -> None:
         self._orders[order.reference] = order
-        for other in decision.others:
-            self._payments[other.id] = other
         if decision.wallet is not None:
             self._wallets[decision.wallet.id] = decision.wallet
         for movement in decision.movements:
@@ -244,8 +247,10 @@ class Batch:
     def _absorb(self, gone: Payment, heir: Payment) -> None:
         """What waits for the payment that is no more has to look again."""
         self._payments.pop(gone.id, None)
+        absorbed = self._changes.absorbed
+        absorbed[:] = [(one, heir.id if to == gone.id else to) for one, to in absorbed]
         if not gone.is_new:
-            self._changes.absorbed.append((self._loaded.payments[gone.id], heir.id))
+            absorbed.append((self._loaded.payments[gone.id], heir.id))
             self._changes.wakes.append(waiting_digest(waits_for_payment(gone)))
 
     def _wake_siblings(self, decision: Decision) -> None:
@@ -364,19 +369,22 @@ def _result(outcome: Outcome) -> Result:
 
 def _linked(payment: Payment, link: Link) -> Payment:
     """The payment as a person says it is to be taken. Raises ConflictError."""
-    is_same_user = link.user_id is None or link.user_id == payment.user_id
-    is_same_order = link.order is None or link.order == payment.order
-    if payment.applied_at is not None and not (is_same_user and is_same_order):
+    names_another = link.user_id not in (None, payment.user_id) or link.order not in (
+        None,
+        payment.order,
+    )
+    if payment.applied_at is not None and (names_another or link.is_for_refund):
         whose = f"order {payment.order}" if payment.order else f"user {payment.user_id}"
         raise ConflictError(f"payment {payment.id} was applied to {whose} already")
-    if payment.applied_at is not None:
-        return payment
-    if link.order is not None:
-        payment = replace(payment, order=link.order, user_id=None, is_contested=False)
-    elif link.user_id is not None:
-        payment = replace(payment, order=None, user_id=link.user_id, is_contested=False)
+    if link.order is not None or link.user_id is not None:
+        payment = replace(payment, is_linked=True, is_contested=False)
+    if payment.applied_at is None and link.order is not None:
+        payment = replace(payment, order=link.order, user_id=None)
+    elif payment.applied_at is None and link.user_id is not None:
+        payment = replace(payment, order=None, user_id=link.user_id)
     return replace(
         payment,
+        is_contested=payment.is_contested and not link.is_accepted,
         is_accepted=payment.is_accepted or link.is_accepted,
         is_for_refund=link.is_for_refund or (payment.is_for_refund and not link.is_accepted),
     )
