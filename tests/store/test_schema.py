@@ -157,6 +157,13 @@ REFUND: dict[str, Any] = {
     "payment_id": UUID(int=1),
     "amount_minor": 1,
 }
+DUE: dict[str, Any] = {"run_at": NOW, "event_id": UUID(int=7), "lane": 1, "source_id": 1}
+NONCE: dict[str, Any] = {
+    "source_id": 1,
+    "digest": DIGEST,
+    "fingerprint": DIGEST,
+    "fingerprint_version": 1,
+}
 RIGHT = {
     "webhook_events": EVENT,
     "payments": PAYMENT,
@@ -167,6 +174,8 @@ RIGHT = {
     "plan_versions": PLAN,
     "api_keys": API_KEY,
     "refunds": REFUND,
+    "due": DUE,
+    "nonces": NONCE,
 }
 OTHER_ID = UUID(int=9)
 FAILED = {"status": "FAILED_FINAL", "error_code": "MALFORMED"}
@@ -225,6 +234,10 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("api_keys", "api_keys_scope", {"scope": "root"}),
     ("api_keys", "api_keys_hash", {"hash": b"plain"}),
     ("refunds", "refunds_amount_minor_check", {"amount_minor": -1}),
+    ("due", "due_lane_known", {"lane": 3}),
+    ("due", "due_asked_has_source", {"source_id": None}),
+    ("nonces", "nonces_sizes", {"digest": b"short"}),
+    ("nonces", "nonces_sizes", {"fingerprint": b"short"}),
 ]
 
 
@@ -255,6 +268,7 @@ async def test_every_check_of_the_schema_has_a_row_that_it_refuses(connection: C
     ("table", "other"),
     [
         ("event_keys", {"event_id": OTHER_ID, "fingerprint": b"f" * 16}),
+        ("nonces", {"fingerprint": b"f" * 16}),
         ("payment_ids", {"payment_id": OTHER_ID}),
         ("refunds", {"payment_id": OTHER_ID, "amount_minor": 7}),
         ("users", {"id": OTHER_ID, "email": "a@B"}),
