@@ -3,11 +3,12 @@
 -- else is settling is passed over, and stays in the queue.
 
 -- name: take_due
--- What is due in a lane. The lower bound is a hint: see DueClaims in due.py.
+-- What is due in a lane that settles; what is to be asked has an index of its own (asking.sql). The
+-- lower bound is a hint: see DueClaims in due.py.
 SELECT d.event_id, d.run_at
   FROM due AS d
   JOIN webhook_events AS e ON e.id = d.event_id
- WHERE d.lane = :lane
+ WHERE d.lane = :lane AND d.lane <> 1
    AND d.run_at BETWEEN :not_before AND now()
  ORDER BY d.run_at
  LIMIT :limit
@@ -76,7 +77,7 @@ VALUES (now() + :delay::interval, :event_id, :faults, :waits_on, :lane, :source_
 -- How long until something is due in a lane; no row when nothing waits there.
 SELECT extract(epoch FROM d.run_at - now())::float8 AS in_s
   FROM due AS d
- WHERE d.lane = :lane
+ WHERE d.lane = :lane AND d.lane <> 1
    AND d.run_at >= :not_before
    AND EXISTS (SELECT 1 FROM webhook_events AS e WHERE e.id = d.event_id)
  ORDER BY d.run_at
