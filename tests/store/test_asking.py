@@ -32,6 +32,7 @@ from tests.thin import Gateway, Looking, gateway_running, looks, tells
 
 QUICK: Final = Patience(pauses_s=(0.0, 0.01), away_s=60.0)
 ATTEMPTS: Final = 1 + len(QUICK.pauses_s)
+WAKE: Final = "INSERT INTO due (run_at, event_id, lane, source_id) VALUES (now(), $1, 1, $2)"
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -170,7 +171,12 @@ async def too_slow(_: web.Request) -> web.StreamResponse:
     return web.Response()
 
 
-def replying(status: int = 200, body: bytes = b"", **headers: str) -> Any:
+TOLD: Final = bytes(tells("p").body)  # type: ignore[arg-type]
+"""What would be believed, were it not for how it is told."""
+PADDED: Final = TOLD[:-1] + b', "padding": "' + b"x" * MAX_REPLY_BYTES + b'"}'
+
+
+def replying(status: int = 200, body: bytes = TOLD, **headers: str) -> Any:
     async def reply(_: web.Request) -> web.StreamResponse:
         return web.Response(status=status, body=body, headers=headers)
 
@@ -181,14 +187,14 @@ def replying(status: int = 200, body: bytes = b"", **headers: str) -> Any:
     "script",
     [
         replying(500),
-        replying(503, b'{"payment": "p", "says": "paid"}'),
+        replying(503),
         replying(429),
         replying(404),
         replying(302, location="/payments/other"),
         replying(200, b"not JSON"),
         replying(200, b"[]"),
-        replying(200, b'"' + b"x" * MAX_REPLY_BYTES + b'"'),
-        replying(200, b"{}", **{"content-encoding": "gzip"}),
+        replying(200, PADDED),
+        replying(200, TOLD, **{"content-encoding": "br"}),
         closed,
         too_slow,
     ],
@@ -545,6 +551,22 @@ async def test_what_was_answered_and_waits_for_its_user_is_asked_again_when_it_c
     assert await looking.number("due") == 0
 
 
+async def test_an_event_that_somebody_has_in_hand_is_left_to_him(
+    looking: Stage, gateway: Gateway, asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RET-4: it stays in the queue, and is asked for again later."""
+    monkeypatch.setattr(asking, "PAUSE_AFTER_FAILURE_S", 0.01)
+    (item,) = await stored(looking, "p")
+    async with looking.database.transaction() as connection:
+        assert (await due.claim_events(connection, [item.event_id])).number == 1
+        assert await asker.run_once() == 1
+        assert (await looking.event_row(item))["status"] == "VALIDATED"
+    async with looking.database.connection() as connection:
+        await connection.execute(WAKE, item.event_id, looking.source.id)
+    assert await asker.run_once() == 1
+    assert await applied(looking) == 1
+
+
 async def test_an_answer_to_what_is_final_by_then_changes_nothing(
     looking: Stage, gateway: Gateway, asker: Asker
 ) -> None:
@@ -580,6 +602,16 @@ async def test_a_stopped_asker_leaves_what_it_asked_for_to_the_next_one(
     assert await other.run_once() == 1
     await other.close()
     assert await applied(looking) == 1
+
+
+async def test_an_asker_that_stops_begins_nothing(
+    looking: Stage, gateway: Gateway, asker: Asker
+) -> None:
+    """§15 Commands: also if it was just looking for what is due."""
+    await stored(looking, "p")
+    asker.finish()
+    assert await asker.run_once() == 0
+    assert not gateway.asked
 
 
 async def test_an_asker_goes_on_when_the_database_is_back(

@@ -182,7 +182,10 @@ async def test_what_is_stale_and_could_not_be_stored_may_come_again(door: Door) 
         ("CANCELED", 500, None, False),
         (None, 500, None, False),
     ],
-)
+    ids=[
+        "as ordered", "from us", "from others", "less", "more", "paid", "canceled", "no order"
+    ],
+)  # fmt: skip
 async def test_a_payment_is_approved_if_an_order_waits_for_it(
     door: Door, status: str | None, amount_minor: int, sources: str | None, is_approved: bool
 ) -> None:

@@ -25,15 +25,6 @@ SELECT d.event_id
    FOR UPDATE OF d SKIP LOCKED
    FOR NO KEY UPDATE OF e SKIP LOCKED;
 
--- name: take_events
--- These, unless somebody has them in hand.
-SELECT d.event_id
-  FROM due AS d
-  JOIN webhook_events AS e ON e.id = d.event_id
- WHERE d.event_id = ANY (:event_id::uuid[])
-   FOR UPDATE OF d SKIP LOCKED
-   FOR NO KEY UPDATE OF e SKIP LOCKED;
-
 -- name: mark_start
 -- Say, and commit by itself, that an event which is held is tried, and how often that was said.
 INSERT INTO started (event_id, starts) VALUES (:event_id, 1)
@@ -42,6 +33,15 @@ RETURNING starts;
 
 -- name: unmark_start
 UPDATE started SET starts = starts - 1 WHERE event_id = :event_id AND starts > 0;
+
+-- name: take_events
+-- These, unless somebody has them in hand.
+SELECT d.event_id
+  FROM due AS d
+  JOIN webhook_events AS e ON e.id = d.event_id
+ WHERE d.event_id = ANY (:event_id::uuid[])
+   FOR UPDATE OF d SKIP LOCKED
+   FOR NO KEY UPDATE OF e SKIP LOCKED;
 
 -- name: claim
 WITH claimed AS (
