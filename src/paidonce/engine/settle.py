@@ -85,17 +85,29 @@ def _decided(
 
 async def _load(connection: Connection, items: Sequence[Item]) -> Loaded:
     wanted = _wanted(items)
+    seen = await settlement.load(connection, wanted)
+    absent = _absent(wanted, seen)
+    if not absent:
+        return await _seen_again(connection, wanted, seen) if seen.orders else seen
+    # Between the look and the commit such a user or order might be created, and neither side
+    # would see the other. Whoever creates one takes this lock exclusively, and only then looks
+    # for what waits; so either we see it now, or he sees what we leave. Where that cannot be
+    # said, because he is just about it, it is unsure, and the events that need it are busy.
+    sure = await settlement.share_absence(connection, absent)
+    loaded = await _seen_again(connection, wanted, seen)
+    return replace(loaded, unsure=frozenset(_absent(wanted, loaded) - sure))
+
+
+async def _seen_again(connection: Connection, wanted: Wanted, seen: Loaded) -> Loaded:
+    """A second look, now that the orders are locked.
+
+    The first one did not see a payment that came for an order just before it was locked. Nobody
+    adds one now: whoever changes a payment writes its order. An order that was not locked by the
+    first look is busy.
+    """
     loaded = await settlement.load(connection, wanted)
-    absent = _absent(wanted, loaded)
-    if absent:
-        # Between the look and the commit such a user or order might be created, and neither side
-        # would see the other. Whoever creates one takes this lock exclusively, and only then looks
-        # for what waits; so either we see it now, or he sees what we leave. Where that cannot be
-        # said, because he is just about it, it is unsure, and the events that need it are busy.
-        sure = await settlement.share_absence(connection, absent)
-        loaded = await settlement.load(connection, wanted)
-        loaded = replace(loaded, unsure=frozenset(_absent(wanted, loaded) - sure))
-    return loaded
+    late = loaded.orders.keys() - seen.orders.keys()
+    return replace(loaded, busy_orders=loaded.busy_orders | late)
 
 
 def _absent(wanted: Wanted, loaded: Loaded) -> set[str]:
