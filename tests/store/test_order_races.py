@@ -1,8 +1,11 @@
 """Two transactions at once on one order: no money is lost, and none is applied twice."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, cast
 
 import pytest
@@ -16,7 +19,8 @@ from paidonce.engine.items import Incoming, Result
 from paidonce.engine.linking import Linker
 from paidonce.engine.settle import settle, settle_at_once
 from paidonce.engine.transactions import Settler
-from paidonce.errors import ConflictError
+from paidonce.engine.worker import Worker
+from paidonce.errors import ConflictError, NotFoundError
 from paidonce.store import orders, settlement, wallets
 from paidonce.store.db import Trouble, trouble
 from paidonce.store.orders import NewOrder
@@ -25,6 +29,7 @@ from paidonce.store.settlement import Changes, Wanted
 from tests.store.batches import Stage, somebody_waits
 
 INTERLEAVINGS: Final = 30
+BATCH: Final = 7
 PRICE: Final = 99_000
 
 
@@ -106,7 +111,9 @@ class Till:
         return order
 
     async def _check_told(self, payments: list[dict[str, Any]]) -> None:
-        """Each payment that was applied was told of once, and no other."""
+        """No event has failed for a fault of ours; each payment was told of once if applied."""
+        faults = "SELECT 1 FROM webhook_events WHERE error_code = 'INTERNAL'"
+        assert await self.stage.rows(faults) == []
         for one in payments:
             told = await self.stage.rows(
                 "SELECT 1 FROM outbox WHERE type = 'payment.applied' AND aggregate_id = $1",
@@ -282,6 +289,20 @@ async def _settle_held_up(till: Till, item: Incoming) -> Any:
         return await settle(cast("Connection", HeldUp(connection)), [item], till.stage.rules)
 
 
+async def test_an_order_that_is_locked_only_by_the_second_look_is_busy(till: Till) -> None:
+    """PAY-7: what came for it between that look and its lock was not seen."""
+    await _paid_order(till, "order")
+    async with till.stage.database.connection() as holder:
+        transaction = holder.transaction()
+        await transaction.start()
+        assert await holder.fetch("SELECT 1 FROM orders FOR UPDATE")
+        async with till.stage.database.transaction() as connection:
+            slow = cast("Connection", Interrupted(connection, transaction.rollback))
+            items = [till.paid("order-b", "order"), till.paid("p", "nobody-knows-it")]
+            settled = await settle(slow, items, till.stage.rules)
+    assert [one.result for one in settled.verdicts] == [Result.BUSY, Result.UNLINKED]
+
+
 async def test_an_order_sees_the_payment_that_is_just_being_settled(till: Till) -> None:
     """PAY-5: the payment found no order and is not committed yet when the order is created."""
     wallet_id = await till.wallet("order")
@@ -424,3 +445,47 @@ async def test_two_applied_payments_that_turn_out_to_be_one_stay_for_a_person(ti
     assert [row["status"] for row in statuses] == ["PAID", "PAID"]
     balances = await till.stage.rows("SELECT balance_minor FROM wallets")
     assert [row["balance_minor"] for row in balances] == [PRICE, PRICE]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_storm_of_everything_on_a_few_orders_ends_in_what_was_said(
+    till: Till, worker: Worker, seed: int
+) -> None:
+    """PAY-2 PAY-3 PAY-5 PAY-7 FUL-3 FUL-4: batches, creations and closings, all at once."""
+    chance = random.Random(seed)
+    names = [f"order-{number}" for number in range(8)]
+    for name in names:
+        await till.wallet(name)
+    acts: list[Act] = [partial(_create, till, name) for name in names]
+    acts += [partial(_closed_if_there, till, name) for name in names[:3]]
+    events = [one for name in names for one in _lives_of_three(till, name)]
+    events += chance.sample(events, len(events) // 2)
+    chance.shuffle(events)
+    starts = range(0, len(events), BATCH)
+    acts += [partial(till.settled, *events[first : first + BATCH]) for first in starts]
+    chance.shuffle(acts)
+    for first in range(0, len(acts), 6):
+        await asyncio.gather(*(act() for act in acts[first : first + 6]))
+    while await worker.run_once():
+        pass
+    for name in names:
+        await till.check(name)
+    assert await till.stage.rows("SELECT 1 FROM due") == []
+
+
+def _lives_of_three(till: Till, name: str) -> list[Incoming]:
+    """Of one payment everything goes back, of another a part, and the third one stays."""
+    a, b, c = (f"{name}-{letter}" for letter in "abc")
+    return [
+        till.paid(a, name),
+        till.refunded(a),
+        till.paid(b, name),
+        till.refunded(b, 40_000),
+        till.paid(c, name),
+        till.stage.event(Says.FAILED, c, order=name),
+    ]
+
+
+async def _closed_if_there(till: Till, name: str) -> None:
+    with suppress(NotFoundError):
+        await till.closed(name)
