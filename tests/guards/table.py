@@ -14,11 +14,15 @@ _DUE: Final = "store/due.sql"
 _GROUP: Final = "engine/group.py"
 _INTAKE: Final = "engine/intake.py"
 _LANES: Final = "store/migrations/versions/0003_lanes.sql"
+_REVERSING: Final = "domain/reversing.py"
 _SCHEMA: Final = "store/migrations/versions/0001_first.sql"
 _SETTLEMENT: Final = "store/settlement.sql"
 _WRITING: Final = "store/settlement.py"
 
 _RACES: Final = "tests/store/test_races.py::test_"
+_ORDER_RACES: Final = "tests/store/test_order_races.py::test_"
+_LIVES: Final = "tests/unit/test_lives.py::test_"
+_RIVALS: Final = "tests/unit/test_rivals.py::test_"
 _SETTLE: Final = "tests/store/test_settle.py::test_"
 _WORKER: Final = "tests/store/test_worker.py::test_"
 _ANSWERS: Final = "tests/flow/test_answers.py::test_"
@@ -198,6 +202,134 @@ GUARDS: Final = (
         "        loaded = await settlement.load(connection, wanted)\n        loaded = replace(",
         "        loaded = replace(",
         f"{_RACES}a_payment_sees_the_user_that_was_created_before_it_had_the_lock",
+    ),
+    # Several payments, one order.
+    Guard(
+        "the lock of orders",
+        "PAY-3",
+        _SETTLEMENT,
+        "     ORDER BY o.id\n       FOR NO KEY UPDATE SKIP LOCKED  -- locks\n",
+        "     ORDER BY o.id\n",
+        f"{_ORDER_RACES}a_locked_row_keeps_only_its_own_events_busy[orders]",
+    ),
+    Guard(
+        "the lock of wallets",
+        "PAY-3",
+        _SETTLEMENT,
+        "     ORDER BY w.id\n       FOR NO KEY UPDATE SKIP LOCKED  -- locks\n",
+        "     ORDER BY w.id\n",
+        f"{_ORDER_RACES}a_locked_row_keeps_only_its_own_events_busy[wallets]",
+        is_kin=True,
+    ),
+    Guard(
+        "the version of orders",
+        "PAY-3",
+        _SETTLEMENT,
+        "       AND o.version = c.version\n",
+        "",
+        f"{_ORDER_RACES}a_row_that_changed_since_it_was_read_is_not_overwritten[orders]",
+    ),
+    Guard(
+        "the version of wallets",
+        "PAY-3",
+        _SETTLEMENT,
+        "       AND w.version = c.version\n",
+        "",
+        f"{_ORDER_RACES}a_row_that_changed_since_it_was_read_is_not_overwritten[wallets]",
+        is_kin=True,
+    ),
+    Guard(
+        "the touch of an order whose payment changes",
+        "PAY-7",
+        "engine/batch.py",
+        "                self._touch_order(payment.order)\n",
+        "",
+        f"{_ORDER_RACES}who_looked_before_the_other_wrote_sees_what_he_wrote",
+    ),
+    Guard(
+        "that an order which changed before it was locked is busy",
+        "PAY-7",
+        _SETTLEMENT,
+        "WHERE (w.id, w.version) NOT IN (SELECT id, version FROM locked_orders)",
+        "WHERE w.id NOT IN (SELECT id FROM locked_orders)",
+        f"{_ORDER_RACES}who_looked_before_the_other_wrote_sees_what_he_wrote"
+        "[a refund after another payment-under locks]",
+    ),
+    Guard(
+        "all payments of an order beside the one that is heard of",
+        "PAY-7",
+        _SETTLEMENT,
+        "WHERE p.order_reference = o.reference AND p.captured_minor > 0\n",
+        "WHERE false\n",
+        f"{_ORDER_RACES}who_looked_before_the_other_wrote_sees_what_he_wrote"
+        "[a refund after another payment-without locks]",
+    ),
+    Guard(
+        "applied_at in the decision on an order",
+        "PAY-3",
+        _APPLYING,
+        "    if payment.applied_at is not None:\n        decision = _with_status(",
+        "    if False:\n        decision = _with_status(",
+        f"{_ORDER_RACES}siblings_of_one_payment_in_one_batch_pay_an_order_once",
+    ),
+    Guard(
+        "one payment for an order",
+        "PAY-7",
+        _APPLYING,
+        "    if order.applied_payment_id is not None:\n        return Problem(",
+        "    if False:\n        return Problem(",
+        f"{_RIVALS}the_second_payment_is_neither_lost_nor_tried_for_ever",
+    ),
+    Guard(
+        "no payment for a closed order",
+        "FUL-3",
+        _APPLYING,
+        "    if order.closed_at is not None:\n        return Problem(",
+        "    if False:\n        return Problem(",
+        f"{_ORDER_RACES}whatever_the_interleaving_nothing_is_lost_or_given_twice"
+        "[closing and paying]",
+    ),
+    Guard(
+        "closing only what is not paid",
+        "FUL-3",
+        "store/orders.sql",
+        " WHERE reference = :reference AND status <> 'PAID'\n",
+        " WHERE reference = :reference\n",
+        f"{_ORDER_RACES}who_closes_an_order_waits_for_who_pays_it",
+    ),
+    Guard(
+        "the payment that takes another's place",
+        "PAY-7",
+        _REVERSING,
+        "    if successors:\n",
+        "    if False:\n",
+        f"{_RIVALS}when_the_one_that_counts_is_refunded_the_other_takes_its_place",
+    ),
+    Guard(
+        "the watermark of what was taken back",
+        "FUL-4",
+        _REVERSING,
+        "_to_reverse_minor(payment, kind) - payment.reversed_minor",
+        "_to_reverse_minor(payment, kind)",
+        f"{_LIVES}every_order_of_up_to_six_events_ends_alike[wallet]",
+    ),
+    Guard(
+        "the order's times after its payment was applied",
+        "FUL-3",
+        _APPLYING,
+        "decision = _with_status(state, with_reversal(state, decision, now))",
+        "decision = with_reversal(state, decision, now)",
+        f"{_LIVES}every_order_of_up_to_six_events_ends_alike[booking]",
+        is_kin=True,
+    ),
+    Guard(
+        "that a wallet never goes negative",
+        "FUL-4",
+        "domain/wallets.py",
+        "    covered = min(wallet.available_minor, amount_minor)\n",
+        "    covered = amount_minor\n",
+        f"{_LIVES}what_a_wallet_cannot_cover_is_owed_and_covered_by_the_next_credit",
+        is_kin=True,
     ),
     # Acknowledged is stored.
     Guard(
