@@ -27,7 +27,7 @@ from paidonce.domain.events import (
 )
 from paidonce.domain.money import Money
 from paidonce.domain.orders import BookingStatus, Kind, Order, OrderStatus, booking_status
-from paidonce.domain.payments import Payment
+from paidonce.domain.payments import Payment, PaymentStatus
 from paidonce.domain.plans import Plan, plan_book
 from paidonce.domain.state import Applied, Decision, State
 from paidonce.domain.subscriptions import Subscription
@@ -239,6 +239,27 @@ def given_by(world: World, reference: str = REFERENCE) -> Given:
         max([end - world.now for end in ends if end and end > world.now], default=timedelta(0)),
         sum(one.balance_minor - one.receivable_minor for one in world.wallets.values()),
     )
+
+
+def is_in_effect(world: World, payment: Payment) -> bool:
+    """Whether somebody has something from the payment now."""
+    order = world.orders.get(payment.order) if payment.order else None
+    if order is not None:
+        return order.applied_payment_id == payment.id
+    return payment.applied_at is not None and payment.reversed_minor < payment.applied_minor
+
+
+def status_of(captured: int, refunded: int, said: set[Says]) -> PaymentStatus:
+    """PAY-2's table, of a payment that was never only processing."""
+    if captured == 0:
+        if Says.VOIDED in said:
+            return PaymentStatus.CANCELED
+        return PaymentStatus.FAILED if Says.FAILED in said else PaymentStatus.PENDING
+    if refunded >= captured:
+        return PaymentStatus.REFUNDED
+    if Says.CANCELED in said:
+        return PaymentStatus.CANCELED
+    return PaymentStatus.PARTIALLY_REFUNDED if refunded else PaymentStatus.SUCCEEDED
 
 
 class Lives:

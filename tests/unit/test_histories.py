@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from paidonce.domain.events import Code, PaymentEvent, Refund, Says, SourceId, UserId
 from paidonce.domain.money import Money
 from paidonce.domain.orders import BookingStatus, Kind, Order, OrderStatus, booking_status
-from paidonce.domain.payments import Payment
 from paidonce.domain.wallets import Wallet
 from tests.unit.lives import (
     PERIOD,
@@ -20,13 +19,14 @@ from tests.unit.lives import (
     WALLET,
     World,
     heard_and_decided,
+    is_in_effect,
     order_of,
     says,
+    status_of,
     with_order,
     with_order_closed,
     with_user,
 )
-from tests.unit.test_lives import status_of
 
 EMAILS: Final = ("a@example.com", "b@example.com")
 USERS: Final = {email: UserId(UUID(int=50 + n)) for n, email in enumerate(EMAILS)}
@@ -123,7 +123,8 @@ class Hears:
             case "paid":
                 return replace(event, says=Says.PAID, amount=about.amount)
             case "part":
-                return replace(event, says=Says.REFUNDED, refunded=PART)
+                part = Money(PART.amount_minor, about.amount.currency)
+                return replace(event, says=Says.REFUNDED, refunded=part)
             case "all":
                 return replace(event, says=Says.REFUNDED, refunded=about.amount)
             case "by-id-1" | "by-id-2":
@@ -300,13 +301,6 @@ def check_payments(world: World, model: Model) -> None:
             assert payment.review is Code.DUPLICATE_PAYMENT
             assert about.order is not None
             assert world.orders[about.order].status is OrderStatus.PAID
-
-
-def is_in_effect(world: World, payment: Payment) -> bool:
-    order = world.orders.get(payment.order) if payment.order else None
-    if order is not None:
-        return order.applied_payment_id == payment.id
-    return payment.applied_at is not None and payment.reversed_minor < payment.applied_minor
 
 
 def check_orders(world: World, model: Model) -> None:

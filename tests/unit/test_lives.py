@@ -1,8 +1,8 @@
 """Every order of arrival of a payment's life ends alike: payment, order, and what was given."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from paidonce.domain.events import Code, PaymentEvent, Refund, Says
 from paidonce.domain.money import Money
 from paidonce.domain.orders import BookingStatus, Kind, OrderStatus
-from paidonce.domain.payments import Payment, PaymentStatus
+from paidonce.domain.payments import PaymentStatus
 from tests.unit.lives import (
     EMAIL,
     PERIOD,
@@ -21,9 +21,11 @@ from tests.unit.lives import (
     World,
     given_by,
     heard,
+    is_in_effect,
     names_of,
     order_of,
     says,
+    status_of,
     world_with,
 )
 
@@ -126,13 +128,6 @@ def observed(world: World) -> Observed:
     )
 
 
-def is_in_effect(world: World, payment: Payment) -> bool:
-    """Whether somebody has something from the payment now."""
-    if payment.order is not None:
-        return world.orders[payment.order].applied_payment_id == payment.id
-    return payment.applied_at is not None and payment.reversed_minor < payment.applied_minor
-
-
 def expected(way: Way, events: Sequence[PaymentEvent]) -> Observed:
     """What the specification says of these events, in whatever order."""
     said = {event.says for event in events}
@@ -181,21 +176,8 @@ def expected(way: Way, events: Sequence[PaymentEvent]) -> Observed:
 _TIMED: Final = (Says.FAILED, Says.VOIDED, Says.CANCELED, Says.REFUNDED)
 
 
-def earliest(events: object) -> object:
-    return min((event.occurred_at for event in events), default=None)  # type: ignore[attr-defined]
-
-
-def status_of(captured: int, refunded: int, said: set[Says]) -> PaymentStatus:
-    """PAY-2's table."""
-    if captured == 0:
-        if Says.VOIDED in said:
-            return PaymentStatus.CANCELED
-        return PaymentStatus.FAILED if Says.FAILED in said else PaymentStatus.PENDING
-    if refunded >= captured:
-        return PaymentStatus.REFUNDED
-    if Says.CANCELED in said:
-        return PaymentStatus.CANCELED
-    return PaymentStatus.PARTIALLY_REFUNDED if refunded else PaymentStatus.SUCCEEDED
+def earliest(events: Iterable[PaymentEvent]) -> datetime | None:
+    return min((event.occurred_at for event in events if event.occurred_at), default=None)
 
 
 def test_what_a_policy_keeps_stays_when_the_money_goes_back() -> None:

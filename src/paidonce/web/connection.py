@@ -10,7 +10,7 @@ reading and writing it costs. Everything else is uvicorn's.
 
 from asyncio import Task, TimerHandle, current_task
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from uuid_utils.compat import uuid7
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -207,7 +207,7 @@ class DeliveryConnection(GuardedConnection):
         task = self.loop.create_task(self._answer(call, body, keep_alive, before))
         self._answers.append(task)
         self.tasks.add(task)
-        task.add_done_callback(self._on_answered)
+        task.add_done_callback(self._end_answer)
         if len(self._answers) >= MAX_PIPELINED:
             self.flow.pause_reading()
 
@@ -226,8 +226,13 @@ class DeliveryConnection(GuardedConnection):
         passing(Point.ANSWERED)
         if not is_kept:
             self.transport.close()
+        # At once, and not when the loop comes to it: the next request may be read before that.
+        self._end_answer(cast("Task[None]", current_task()))
 
-    def _on_answered(self, task: Task[None]) -> None:
+    def _end_answer(self, task: Task[None]) -> None:
+        """The connection is free for what comes next, if nothing else is being answered."""
+        if task not in self._answers:
+            return
         self._answers.remove(task)
         self.tasks.discard(task)
         self.server_state.total_requests += 1
