@@ -302,7 +302,9 @@ def _reviewed(decision: Decision, price: Money | None, wrong: Problem | None) ->
 
 
 def _missing(payment: Payment) -> Code | None:
-    """Whether money went back of which nobody knows that it came."""
+    """Whether money went back of which nobody knows that it came, or that is not sure."""
+    if payment.is_contested:
+        return Code.LINK_CONFLICT
     facts = payment.facts
     is_back = facts.refunded_minor > 0 or facts.canceled_at is not None
     return Code.PAYMENT_MISSING if facts.captured_minor == 0 and is_back else None
