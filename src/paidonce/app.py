@@ -13,7 +13,9 @@ from paidonce.domain.events import SourceId
 from paidonce.domain.money import money
 from paidonce.domain.orders import Kind
 from paidonce.domain.plans import Plan, PlanBook, plan_book
+from paidonce.engine.asking import MAX_AT_ONCE, Asker
 from paidonce.engine.bell import Bell
+from paidonce.engine.confirming import Approver
 from paidonce.engine.group import Group
 from paidonce.engine.intake import Intake
 from paidonce.engine.items import Rules, Source
@@ -118,11 +120,16 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
     async with opened_database(settings) as database, AsyncExitStack() as stack:
         rules, sources = await load_rules(settings, database)
         bell = Bell(database)
-        worker = Worker(database, rules, bell, _batch_limit(settings))
+        limit = _batch_limit(settings)
+        workers = (
+            Worker(database, rules, bell, limit),
+            Asker(database, rules, bell, min(limit, MAX_AT_ONCE)),
+        )
         if Role.WORKER in roles:
             await stack.enter_async_context(_in_background(bell.listen()))
-            await stack.enter_async_context(_in_background(worker.run()))
-            stack.push_async_callback(worker.stop)
+            for worker in workers:
+                await stack.enter_async_context(_in_background(worker.run()))
+                stack.push_async_callback(worker.stop)
         if Role.JANITOR in roles:
             janitor = Janitor(database, settings.retention)
             await stack.enter_async_context(_in_background(janitor.run()))
@@ -132,21 +139,26 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
             group.start()
             stack.push_async_callback(group.stop)
         operations = Operations(database, rules)
-        edge, asgi = _doors(settings, operations, group if Role.WEB in roles else None, sources)
-        yield App(operations, edge, asgi, worker.finish, group.give_up)
+        intake = Intake(group, Approver(database), sources, settings.server.mode == "queued")
+        edge, asgi = _doors(settings, operations, group if Role.WEB in roles else None, intake)
+
+        def finish() -> None:
+            for worker in workers:
+                worker.finish()
+
+        yield App(operations, edge, asgi, finish, group.give_up)
 
 
 def _doors(
-    settings: Settings, operations: Operations, group: Group | None, sources: Mapping[str, Source]
+    settings: Settings, operations: Operations, group: Group | None, intake: Intake
 ) -> "tuple[Edge | None, Dispatcher | FastAPI]":
     """What answers. Who takes no deliveries still says whether it is well, and what it counts."""
     if group is None:
         api = FastAPI(openapi_url=None)
-        add_health(api, operations, None, sources)
+        add_health(api, operations, None, intake.sources)
         return None, api
-    intake = Intake(group, sources, is_queued=settings.server.mode == "queued")
     api = operators_api(operations)
-    add_health(api, operations, group, sources)
+    add_health(api, operations, group, intake.sources)
     describe(api)
     edge = Edge(intake, configured_addresses(settings), settings.server.max_body_bytes)
     return edge, Dispatcher(edge, api)
@@ -184,9 +196,11 @@ async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dic
         plans = await sync_plans(connection, configured_plans(settings.plans))
         for name, provider in providers.items():
             source_id = await register_source(connection, name, provider.name)
-            chosen = settings.sources[name].link_by_email
-            by_email = provider.links_by_email if chosen is None else chosen
-            sources[name] = Source(source_id, name, provider, by_email)
+            chosen = settings.sources[name]
+            by_email = chosen.link_by_email
+            if by_email is None:
+                by_email = provider.links_by_email
+            sources[name] = Source(source_id, name, provider, by_email, chosen.ask_rate)
     return _rules_of(settings, plan_book(plans, settings.plans), sources), sources
 
 

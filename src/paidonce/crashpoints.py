@@ -22,6 +22,7 @@ class Point(StrEnum):
     WRITTEN = "written"  # all rows of a batch are written; its transaction is open
     COMMITTED = "committed"  # a batch of deliveries is committed; nobody has been answered
     ANSWERED = "answered"  # an answer has been given to the socket
+    ASKED = "asked"  # a gateway has said what an event means; nothing of that is stored
     CLAIMED = "claimed"  # a worker has taken what is due; its transaction is open
     WORKED = "worked"  # a worker's batch is committed; nothing is logged
     CREATED = "created"  # a user is added; what waits for it is not settled

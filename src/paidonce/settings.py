@@ -103,6 +103,7 @@ class SourceSettings(BaseModel):
     link_by_email: bool | None = None
     stale: Literal["reject", "accept"] = "reject"
     allow: tuple[str, ...] = ()
+    ask_rate: float = Field(10.0, gt=0, le=1_000)
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -187,6 +188,7 @@ class RetentionSettings(_Section):
     audit_days: int = Field(400, ge=0, le=36_500)
     outbox_days: int = Field(30, ge=0, le=36_500)
     keys_days: int = Field(0, ge=0, le=36_500)
+    nonces_days: int = Field(30, ge=0, le=36_500)
 
 
 class BusSettings(_Section):

@@ -272,6 +272,7 @@ async def event_ids(connection: Connection, order: str, limit: int) -> list[UUID
 
 
 NUMBERS = range(5_000, 5_064)
+OF_LANE_0: Final[dict[str, Any]] = {"lane": due.Lane.SETTLE, "not_before": due.LONG_AGO}
 
 
 async def test_loading_finds_every_row_by_an_index(pinned: Connection) -> None:
@@ -358,10 +359,10 @@ async def test_claims_that_are_planned_on_an_empty_queue_are_right_for_a_full_on
     pinned = await database.dedicated()
     some: dict[str, Any] = {name: UUID(int=1) for name in ("first_id", "last_id")}
     async with _undone(pinned):
-        taken = await explained(pinned, due.QUERIES["take_due"], limit=64, not_before=due.LONG_AGO)
+        taken = await explained(pinned, due.QUERIES["take_due"], limit=64, **OF_LANE_0)
         claimed = await explained(pinned, due.QUERIES["claim"], event_id=[UUID(int=1)], **some)
     await pinned.close()
-    assert _indexes(taken) == {"due_run_at"}
+    assert _indexes(taken) == {"due_lane"}
     assert _indexes(claimed) == {"due_event", "due_pkey"}
 
 
@@ -375,7 +376,7 @@ def _indexes(nodes: list[Node]) -> set[str]:
 async def test_taking_what_is_due_costs_what_is_taken(connection: Connection, limit: int) -> None:
     """DAT-2 RET-4: not what waits, and not what is stored."""
     query = due.QUERIES["take_due"]
-    nodes = await explained(connection, query, warm=6, limit=limit, not_before=due.LONG_AGO)
+    nodes = await explained(connection, query, warm=6, limit=limit, **OF_LANE_0)
     assert_no_table_is_read_through(nodes)
     assert_few_rows_are_touched(nodes, limit)
 
@@ -383,7 +384,7 @@ async def test_taking_what_is_due_costs_what_is_taken(connection: Connection, li
 async def test_taking_visits_only_the_months_of_what_it_takes(pinned: Connection) -> None:
     """DAT-2: those that waited longest are all of the first month."""
     query = due.QUERIES["take_due"]
-    nodes = await explained(pinned, query, limit=UNUSUAL, not_before=due.LONG_AGO)
+    nodes = await explained(pinned, query, limit=UNUSUAL, **OF_LANE_0)
     assert len(partitions_read(nodes)) == 1
 
 
@@ -464,7 +465,7 @@ async def test_waking_what_waits_for_something_reads_only_that(pinned: Connectio
 
 async def test_looking_for_what_is_next_reads_one_row(pooled: Connection) -> None:
     """DAT-2 RET-4"""
-    nodes = await explained(pooled, due.QUERIES["next_run"], not_before=due.LONG_AGO)
+    nodes = await explained(pooled, due.QUERIES["next_run"], **OF_LANE_0)
     assert_few_rows_are_touched(nodes, 1)
 
 

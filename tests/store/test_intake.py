@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from paidonce.engine import intake
+from paidonce.engine.confirming import Approver
 from paidonce.engine.group import Group
 from paidonce.engine.intake import MAX_EVIDENCE_PER_ADDRESS, Intake
 from paidonce.engine.items import Request, Result, Verdict
@@ -33,7 +34,8 @@ async def door(shop: Stage) -> AsyncIterator[Intake]:
     group = Group(shop.database, shop.rules, max_waiting=1_000)
     group.start()
     source = replace(shop.source, provider=Signed())
-    yield Intake(group, {source.name: source}, is_queued=False)
+    approver = Approver(shop.database)
+    yield Intake(group, approver, {source.name: source}, is_queued=False)
     await group.stop()
 
 

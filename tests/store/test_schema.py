@@ -165,6 +165,13 @@ ENTRY: dict[str, Any] = {
     "amount_minor": 1,
     "at": NOW,
 }
+DUE: dict[str, Any] = {"run_at": NOW, "event_id": UUID(int=7), "lane": 1, "source_id": 1}
+NONCE: dict[str, Any] = {
+    "source_id": 1,
+    "digest": DIGEST,
+    "fingerprint": DIGEST,
+    "fingerprint_version": 1,
+}
 RIGHT = {
     "webhook_events": EVENT,
     "payments": PAYMENT,
@@ -177,6 +184,8 @@ RIGHT = {
     "refunds": REFUND,
     "wallets": WALLET,
     "ledger_entries": ENTRY,
+    "due": DUE,
+    "nonces": NONCE,
 }
 OTHER_ID = UUID(int=9)
 FAILED = {"status": "FAILED_FINAL", "error_code": "MALFORMED"}
@@ -255,6 +264,10 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("api_keys", "api_keys_scope", {"scope": "root"}),
     ("api_keys", "api_keys_hash", {"hash": b"plain"}),
     ("refunds", "refunds_amount_minor_check", {"amount_minor": -1}),
+    ("due", "due_lane_known", {"lane": 3}),
+    ("due", "due_asked_has_source", {"source_id": None}),
+    ("nonces", "nonces_sizes", {"digest": b"short"}),
+    ("nonces", "nonces_sizes", {"fingerprint": b"short"}),
 ]
 
 
@@ -299,6 +312,7 @@ async def test_every_check_of_the_schema_has_a_row_that_it_refuses(connection: C
     ("table", "other"),
     [
         ("event_keys", {"event_id": OTHER_ID, "fingerprint": b"f" * 16}),
+        ("nonces", {"fingerprint": b"f" * 16}),
         ("payment_ids", {"payment_id": OTHER_ID}),
         ("refunds", {"payment_id": OTHER_ID, "amount_minor": 7}),
         ("users", {"id": OTHER_ID, "email": "a@B"}),

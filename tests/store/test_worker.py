@@ -401,11 +401,12 @@ async def test_a_stopped_worker_ends_although_nothing_is_due(shop: Stage) -> Non
 async def test_a_ring_is_heard_in_another_process(shop: Stage) -> None:
     """RET-4: woken when work arrives."""
     here, there = Bell(shop.database), Bell(shop.database)
+    ear = there.ear()
     listening = asyncio.create_task(there.listen())
     telling = asyncio.create_task(here.tell())
     for _ in range(100):
         here.ring()
-        if await there.heard(0.1):
+        if await ear.heard(0.1):
             break
     else:
         raise AssertionError("nothing was heard")
@@ -420,14 +421,15 @@ async def test_a_listener_that_lost_its_connection_listens_again(
     """RET-4"""
     monkeypatch.setattr("paidonce.engine.bell.RECONNECT_PAUSE_S", 0.01)
     bell = Bell(shop.database)
+    ear = bell.ear()
     listening = asyncio.create_task(bell.listen())
     async with shop.database.connection() as connection:
         lost = await _until_listening(connection)
         await connection.execute("SELECT pg_terminate_backend($1)", lost)
-        assert await bell.heard(10), "what was rung meanwhile may have been missed"
+        assert await ear.heard(10), "what was rung meanwhile may have been missed"
         assert await _until_listening(connection, besides=lost) != lost
         await due.ring(connection)
-        assert await bell.heard(10)
+        assert await ear.heard(10)
     listening.cancel()
     await asyncio.gather(listening, return_exceptions=True)
 

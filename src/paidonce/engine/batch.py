@@ -139,7 +139,7 @@ class Batch:
         self._changes.events.append(event_row(item, outcome, tried.attempts, self._now))
         if outcome.status not in _HAPPY:
             self._audit_attempt(item.event_id, outcome, tried.attempts)
-        self._schedule(item.event_id, outcome, decision.awaits, tried)
+        self._schedule(item, outcome, decision.awaits, tried)
         return Verdict(item, _result(outcome), item.event_id, outcome, decision)
 
     def _judge_repeated(self, item: Incoming, known: KnownKey) -> Verdict:
@@ -166,7 +166,7 @@ class Batch:
     def _judge_waiting(self, item: Waiting) -> Verdict:
         if item.preset is None and self._is_busy(item):
             soon = self._now + BUSY_DELAY
-            self._changes.due.append((soon, item.event_id, item.faults, item.waits_on))
+            self._queue(soon, item, item.faults, item.waits_on)
             return Verdict(item, Result.BUSY, item.event_id)
         decision = self._decide(item)
         tried = _Tried(item.received_at, item.attempts, item.faults).again(decision.outcome)
@@ -175,7 +175,7 @@ class Batch:
         self._changes.finished.append(row)
         if tried.attempts > 1 or outcome.status not in _HAPPY:
             self._audit_attempt(item.event_id, outcome, tried.attempts)
-        self._schedule(item.event_id, outcome, decision.awaits, tried)
+        self._schedule(item, outcome, decision.awaits, tried)
         return Verdict(item, _result(outcome), item.event_id, outcome, decision)
 
     def _judge_revisit(self, item: Revisit) -> Verdict:
@@ -259,15 +259,20 @@ class Batch:
         self._changes.wakes += map(waiting_digest, names)
 
     def _schedule(
-        self, event_id: EventId, outcome: Outcome, awaits: str | None, tried: "_Tried"
+        self, item: Incoming | Waiting, outcome: Outcome, awaits: str | None, tried: "_Tried"
     ) -> None:
         if outcome.status is EventStatus.VALIDATED:
-            self._changes.due.append((self._now, event_id, tried.faults, None))
+            self._queue(self._now, item, tried.faults, None)
         elif outcome.status is EventStatus.FAILED_RETRYABLE and outcome.code is not None:
             run_at = self._now + self._rules.retry.delay(outcome.code, tried.times(outcome.code))
-            waits_on = waiting_digest(awaits) if awaits else None
-            self._changes.due.append((run_at, event_id, tried.faults, waits_on))
-            self._audit(event_id, "retry_scheduled", run_at=run_at.isoformat())
+            self._queue(run_at, item, tried.faults, waiting_digest(awaits) if awaits else None)
+            self._audit(item.event_id, "retry_scheduled", run_at=run_at.isoformat())
+
+    def _queue(
+        self, run_at: datetime, item: Incoming | Waiting, faults: int, waits_on: bytes | None
+    ) -> None:
+        row = (run_at, item.event_id, faults, waits_on, item.lane, item.source.id)
+        self._changes.due.append(row)
 
     def _given_up(self, outcome: Outcome, tried: "_Tried") -> Outcome:
         """The outcome, or a dead letter when it is not worth another attempt."""
@@ -357,7 +362,8 @@ _RESULTS: Final = {
 
 
 def _result(outcome: Outcome) -> Result:
-    if outcome.status is EventStatus.FAILED_RETRYABLE and _waits(outcome):
+    is_away = outcome.code is Code.PROVIDER_UNREACHABLE
+    if outcome.status is EventStatus.FAILED_RETRYABLE and _waits(outcome) and not is_away:
         return Result.UNLINKED
     return _RESULTS[outcome.status]
 

@@ -18,18 +18,15 @@ TELL_PAUSE_S: Final = 0.05
 RECONNECT_PAUSE_S: Final = 1.0
 
 
-class Bell:
-    """One for each process."""
+class Ear:
+    """What one listener hears. What was rung while it did not listen counts."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self) -> None:
         self._rung = asyncio.Event()
-        self._untold = asyncio.Event()
 
     def ring(self) -> None:
-        """Something that is due has been committed."""
+        """Wake this listener only."""
         self._rung.set()
-        self._untold.set()
 
     async def heard(self, timeout_s: float) -> bool:
         """Wait for a ring, for so long at most; rings since the last call count."""
@@ -39,6 +36,25 @@ class Bell:
             return False
         self._rung.clear()
         return True
+
+
+class Bell:
+    """One for each process."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._ears: list[Ear] = []
+        self._untold = asyncio.Event()
+
+    def ear(self) -> Ear:
+        """A listener of this bell, for as long as the process lives."""
+        self._ears.append(Ear())
+        return self._ears[-1]
+
+    def ring(self) -> None:
+        """Something that is due has been committed."""
+        self._ring_here()
+        self._untold.set()
 
     async def tell(self) -> NoReturn:
         """Pass rings on to other processes, many in one, until cancelled."""
@@ -56,8 +72,12 @@ class Bell:
         """Hear the rings of other processes, until cancelled."""
         while True:
             try:
-                await due.listen(self._database, self._rung.set)
+                await due.listen(self._database, self._ring_here)
             except Exception as error:
                 log.warning("bell_lost", error=type(error).__name__)
-            self._rung.set()  # what was rung meanwhile has not been heard
+            self._ring_here()  # what was rung meanwhile has not been heard
             await asyncio.sleep(RECONNECT_PAUSE_S)
+
+    def _ring_here(self) -> None:
+        for ear in self._ears:
+            ear.ring()

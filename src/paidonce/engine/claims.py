@@ -11,7 +11,8 @@ from paidonce.domain.events import Outcome
 from paidonce.engine.items import Item, Result, Revisit, Rules, Settled, Verdict, Waiting
 from paidonce.engine.settle import settle
 from paidonce.engine.transactions import settle_whatever_happens
-from paidonce.engine.waiting import waiting_items
+from paidonce.engine.waiting import NOBODY_ASKED, Answers, waiting_items
+from paidonce.providers.contract import Thin
 from paidonce.store import due
 from paidonce.store.db import Trouble, trouble
 from paidonce.store.queries import Connection
@@ -23,6 +24,7 @@ FOREIGN_DELAY: Final = timedelta(hours=1)
 """After how long an event whose source is not configured here is due again."""
 HELD_DELAY: Final = timedelta(seconds=1)
 """The same of one that others are faster with, again and again."""
+NO_DELAY: Final = timedelta(0)
 REFUSED_DELAY: Final = timedelta(minutes=1)
 """The same of one of which not even a failure can be recorded."""
 
@@ -33,16 +35,21 @@ async def settle_claimed(
     rules: Rules,
     *,
     preset: Outcome | None = None,
+    answers: Answers = NOBODY_ASKED,
     revisits: Sequence[Revisit] = (),
 ) -> Settled:
     """Settle the claimed events, and the payments to be looked at with them.
 
-    With a preset outcome, that is what becomes of the events. Raises what means that the database
-    is away, and what a payment without an event fails with.
+    With a preset outcome, that is what becomes of the events. Those whose gateway has to be asked
+    mean what it answered, or are put where it is asked. Raises what means that the database is
+    away, and what a payment without an event fails with.
     """
     await _put_back_foreign(connection, claim, rules)
     claimed = {one.event_id: one for one in claim.events}
-    items: list[Item] = [*waiting_items(claim.events, rules, preset), *revisits]
+    waiting = waiting_items(claim.events, rules, preset, answers)
+    unasked = [one for one in waiting if one.preset is None and isinstance(one.event, Thin)]
+    await _put_to_ask(connection, [claimed[one.event_id] for one in unasked])
+    items: list[Item] = [*(one for one in waiting if one not in unasked), *revisits]
     if not items:
         return Settled(datetime.now(UTC), [])
 
@@ -59,6 +66,14 @@ async def settle_claimed(
         return Verdict(item, Result.BUSY, item.event_id)
 
     return await settle_whatever_happens(items, attempt, put_off)
+
+
+async def _put_to_ask(connection: Connection, unasked: Sequence[due.Claimed]) -> None:
+    """What stands in the wrong lane is due now in the one where gateways are asked."""
+    for one in unasked:
+        await due.put_back(connection, one, NO_DELAY, due.Lane.ASK)
+    if unasked:
+        await due.ring(connection)  # heard when this transaction has committed
 
 
 async def _put_back_foreign(connection: Connection, claim: due.Claim, rules: Rules) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Final
@@ -12,14 +13,14 @@ from uuid_utils.compat import uuid7
 from paidonce import telemetry
 from paidonce.crashpoints import Point, passing
 from paidonce.domain.events import DEFERRED, EventId
+from paidonce.engine.confirming import Approver
 from paidonce.engine.group import Group
-from paidonce.engine.items import Incoming, Refused, Request, Source, Verdict
+from paidonce.engine.items import Incoming, Refused, Request, Result, Source, Verdict
 from paidonce.errors import (
     DatabaseAwayError,
     IntakeFullError,
     InvalidSignatureError,
     MalformedError,
-    NotApprovedError,
     RefusedError,
     TimestampExpiredError,
 )
@@ -31,6 +32,8 @@ log = logger(__name__)
 MAX_EVIDENCE_PER_ADDRESS: Final = 60
 MAX_EVIDENCE: Final = 1_000
 """How many refused deliveries are kept in a minute, from one address and from all."""
+LOOK_AGAIN_S: Final = 60
+"""How long a repeated "look" is taken for one."""
 MAX_STALE: Final = 60_000
 """How many stale ones are kept in a minute: far more than an outage leaves behind."""
 MAX_STALE_REMEMBERED: Final = 100_000
@@ -40,8 +43,11 @@ MAX_STALE_REMEMBERED: Final = 100_000
 class Intake:
     """The engine's door. It knows nothing of HTTP."""
 
-    def __init__(self, group: Group, sources: Mapping[str, Source], is_queued: bool) -> None:
+    def __init__(
+        self, group: Group, approver: Approver, sources: Mapping[str, Source], is_queued: bool
+    ) -> None:
         self._group = group
+        self._approver = approver
         self._preset = DEFERRED if is_queued else None
         self._evidence = EvidenceLimit()
         self._stale = StaleLimit()
@@ -66,7 +72,9 @@ class Intake:
             identity = source.provider.identify(delivery)
             event = source.provider.translate(delivery)
             if isinstance(event, Confirmation):
-                raise NotApprovedError("nothing is approved here")
+                event = await self._approver.approve(source, event)
+        except DatabaseAwayError:
+            raise
         except Exception as error:
             refusal = _refusal(error, is_authentic, request)
             is_stale = isinstance(refusal, TimestampExpiredError)
@@ -77,7 +85,23 @@ class Intake:
         key = (source.id, key_digest(identity.key))
         preset = DEFERRED if isinstance(event, Thin) else self._preset
         item = Incoming(event_id, source, request, delivery, identity, key, event, preset)
-        return await self._group.submit(item)
+        return await self._accept(item)
+
+    async def _accept(self, item: Incoming) -> Verdict:
+        verdict = await self._group.submit(item)
+        if isinstance(verdict.item, Refused):  # for what only the database knew
+            raise verdict.item.refusal
+        if verdict.result is Result.DUPLICATE and isinstance(item.event, Thin):
+            await self._look_again(item)
+        return verdict
+
+    async def _look_again(self, item: Incoming) -> None:
+        """An event that says only "look" may say it again because there is more to see (INB-2).
+
+        So it is stored once more as an event of its own, at most once in a while.
+        """
+        period = int(item.delivery.received_at.timestamp() // LOOK_AGAIN_S)
+        await self._group.submit(_renamed(item, f"look:{item.identity.key}:{period}"))
 
     async def _keep(self, refused: Refused) -> None:
         """Keep the evidence, unless there is too much of it or nowhere to put it."""
@@ -103,7 +127,10 @@ class Intake:
         if not self._stale.allows(digest):
             telemetry.EVIDENCE_DROPPED.labels(provider).inc()
             return
+        askable = _askable(refused, digest)
         try:
+            if askable is not None:
+                await self._group.submit(askable)
             await self._group.submit(refused)
         except BaseException:
             self._stale.forget(digest)
@@ -118,6 +145,35 @@ def _refusal(error: Exception, is_authentic: bool, request: Request) -> RefusedE
     if is_authentic:
         return MalformedError("it could not be read; the log has the details")
     return InvalidSignatureError("it could not be verified; the log has the details")
+
+
+def _askable(refused: Refused, digest: bytes) -> Incoming | None:
+    """What is stale as an event whose gateway can be asked: what that says is not stale (PRV-8).
+
+    It has a key of its own, so that it does not stand for what the gateway sends in time.
+    """
+    source, delivery = refused.source, refused.delivery
+    try:
+        event = source.provider.translate(delivery)
+        identity = source.provider.identify(delivery)
+    except Exception:
+        return None  # it is refused anyway
+    if not isinstance(event, Thin):
+        return None
+    key = (source.id, digest)
+    item = Incoming(refused.event_id, source, refused.request, delivery, identity, key, event)
+    return _renamed(item, f"stale:{digest.hex()}")
+
+
+def _renamed(item: Incoming, key: str) -> Incoming:
+    """The same delivery as another event, which uses up no nonce."""
+    return replace(
+        item,
+        event_id=EventId(uuid7()),
+        identity=replace(item.identity, key=key, nonce=None),
+        key=(item.source.id, key_digest(key)),
+        preset=DEFERRED,
+    )
 
 
 class EvidenceLimit:

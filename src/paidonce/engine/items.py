@@ -21,8 +21,10 @@ from paidonce.domain.state import Decision
 from paidonce.engine.retry import RetryPolicy
 from paidonce.errors import RefusedError
 from paidonce.providers.contract import Delivery, Identity, Provider, Thin
+from paidonce.store.due import Lane
 from paidonce.store.rows import KeyName
 
+DEFAULT_ASK_RATE: Final = 10.0
 MAX_MESSAGE: Final = 500
 """How much of a refusal's own words is kept."""
 
@@ -35,6 +37,7 @@ class Source:
     name: str
     provider: Provider
     link_by_email: bool
+    ask_rate: float = DEFAULT_ASK_RATE  # how many calls a second its gateway may get
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,11 @@ class Incoming:
     event: PaymentEvent | Ignored | Thin
     preset: Outcome | None = None  # decided before settling: stored for later, or poisoned
 
+    @property
+    def lane(self) -> Lane:
+        """Where it waits, if it has to."""
+        return Lane.ASK if isinstance(self.event, Thin) else Lane.SETTLE
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Refused:
@@ -95,6 +103,7 @@ class Waiting:
     attempts: int
     faults: int  # how many of these failed for a fault of ours
     waits_on: bytes | None
+    lane: Lane
     preset: Outcome | None = None
 
 

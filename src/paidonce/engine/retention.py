@@ -117,6 +117,7 @@ def sweeps(retention: RetentionSettings) -> list[Sweep]:
         Sweep("audit", retention.audit_days, _as_it_is),
         Sweep("outbox", retention.outbox_days, _as_it_is),
         Sweep("keys", retention.keys_days, first_id_at, page=PAGE_BLOCKS),
+        Sweep("nonces", retention.nonces_days, _as_it_is, page=PAGE_BLOCKS),
     ]
     return [one for one in all_of_them if one.days > 0]
 

@@ -33,6 +33,7 @@ from paidonce.engine.items import (
     Source,
     Waiting,
 )
+from paidonce.engine.nonces import has_nonces, without_replays
 from paidonce.providers.contract import Thin
 from paidonce.store import settlement
 from paidonce.store.queries import Connection
@@ -44,6 +45,7 @@ async def settle(connection: Connection, items: Sequence[Item], rules: Rules) ->
 
     Fails with a serialization failure when another transaction was first: roll back, call again.
     """
+    items = await without_replays(connection, items)
     loaded = await _load(connection, items)
     passing(Point.LOADED)
     settled, changes = _decided(items, rules, loaded)
@@ -59,6 +61,8 @@ async def settle_at_once(
 
     Fails with a serialization failure when another transaction was first.
     """
+    if has_nonces(items):
+        return None  # they are recorded in a transaction with the events
     wanted = _wanted(items)
     loaded = await settlement.look(connection, wanted)
     if _absent(wanted, loaded):

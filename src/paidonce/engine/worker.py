@@ -36,7 +36,7 @@ MAX_STARTS: Final = 5
 
 
 class Worker:
-    """Claims due events and settles them, each batch in the transaction that claimed it."""
+    """Claims what is due in a lane and settles it, each batch in the transaction of its claim."""
 
     def __init__(
         self,
@@ -44,12 +44,13 @@ class Worker:
         rules: Rules,
         bell: Bell | None = None,
         max_batch: int = MAX_BATCH,
+        lane: due.Lane = due.Lane.SETTLE,
     ) -> None:
         self._database = database
         self._rules = rules
-        self._bell = bell or Bell(database)
+        self._ear = (bell or Bell(database)).ear()
         self._max_batch = max_batch
-        self._claims = due.DueClaims()
+        self._claims = due.DueClaims(lane)
         self._connection: Connection | None = None
         self._careful_events_left = CAREFUL_EVENTS
         self._stop_asked = asyncio.Event()
@@ -67,7 +68,7 @@ class Worker:
     def finish(self) -> None:
         """Finish what is in hand, and then stop."""
         self._stop_asked.set()
-        self._bell.ring()
+        self._ear.ring()
 
     async def stop(self) -> None:
         """The same, and wait for it, but not for long."""
@@ -88,7 +89,7 @@ class Worker:
             taken = await (self.run_carefully() if self._careful_events_left else self.run_once())
             if taken == 0:
                 self._careful_events_left = 0
-                await self._bell.heard(await self._idle_s())
+                await self._ear.heard(await self._idle_s())
         except Exception as error:
             log.warning("worker_failed", exc_info=error)
             self._careful_events_left = 0

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import IntEnum
 from typing import Any, Final
 
 import orjson
@@ -23,6 +24,14 @@ LONGEST_HINT_S: Final = 5.0
 """After a look at everything that was not cheap, there is none for so many times what it took."""
 
 
+class Lane(IntEnum):
+    """Who takes an event from the queue."""
+
+    SETTLE = 0
+    ASK = 1  # what it means has to be asked of the gateway first
+    HANDLE = 2  # it has handlers of the user's own
+
+
 @dataclass(frozen=True, slots=True)
 class Claimed:
     """A stored event that was taken from the queue, for as long as the transaction lasts."""
@@ -36,6 +45,7 @@ class Claimed:
     headers: Mapping[str, str]
     body: bytes
     waits_on: bytes | None
+    lane: Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +57,7 @@ class Claim:
 
 
 class DueClaims:
-    """Takes what is due, the oldest first.
+    """Takes what is due in a lane, the oldest first.
 
     Usually that is the beginning of an index. While a snapshot is held open somewhere, though, the
     rows that were claimed before cannot be cleaned away, and each claim has to step over all of
@@ -56,7 +66,8 @@ class DueClaims:
     before that point, or was given back by a worker that died, waits for the next look.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lane: Lane = Lane.SETTLE) -> None:
+        self._lane = lane
         self._not_before = LONG_AGO
         self._looked_s = 0.0
         self._look_took_s = 0.0
@@ -82,7 +93,7 @@ class DueClaims:
 
     async def next_run_in_s(self, connection: Connection) -> float | None:
         """How long until something is due, or everything is looked at; None when nothing waits."""
-        row = await QUERIES["next_run"].row(connection, not_before=self.not_before)
+        row = await QUERIES["next_run"].row(connection, lane=self._lane, not_before=self.not_before)
         known = [] if row is None else [float(row["in_s"])]
         hinted_s = self.hinted_for_s
         return min([*known, hinted_s] if hinted_s > 0.0 else known, default=None)
@@ -103,7 +114,9 @@ class DueClaims:
 
     async def _find(self, connection: Connection, limit: int) -> list[EventId]:
         not_before, started_s = self.not_before, time.monotonic()
-        rows = await QUERIES["take_due"].rows(connection, limit=limit, not_before=not_before)
+        rows = await QUERIES["take_due"].rows(
+            connection, lane=self._lane, limit=limit, not_before=not_before
+        )
         if not_before is LONG_AGO:
             self._looked_s = time.monotonic()
             self._look_took_s = self._looked_s - started_s
@@ -119,20 +132,33 @@ async def claim_waiting(connection: Connection, waits_on: Sequence[bytes], limit
     return await _claim(connection, [row["event_id"] for row in rows])
 
 
+async def claim_events(connection: Connection, event_ids: Sequence[EventId]) -> Claim:
+    """These events, whenever they are due, without those that somebody has in hand."""
+    rows = await QUERIES["take_events"].rows(connection, event_id=event_ids)
+    return await _claim(connection, [row["event_id"] for row in rows])
+
+
 async def unmark(database: Database, event_id: EventId) -> None:
     """The process has survived what it tried, although that came to no end."""
     async with database.connection() as connection:
         await QUERIES["unmark_start"].run(connection, event_id=event_id)
 
 
-async def put_back(connection: Connection, claimed: Claimed, delay: timedelta) -> None:
-    """Return a claimed event to the queue, to be due after the delay or when it is woken."""
+async def put_back(
+    connection: Connection, claimed: Claimed, delay: timedelta, lane: Lane | None = None
+) -> None:
+    """Return a claimed event to the queue, to be due after the delay or when it is woken.
+
+    It goes to the lane it came from, unless another one is given.
+    """
     await QUERIES["put_back"].run(
         connection,
         event_id=claimed.event_id,
         delay=delay,
         faults=claimed.faults,
         waits_on=claimed.waits_on,
+        lane=claimed.lane if lane is None else lane,
+        source_id=claimed.source_id,
     )
 
 
@@ -172,6 +198,7 @@ async def _claim(connection: Connection, event_ids: Sequence[Any]) -> Claim:
             headers=orjson.loads(row["headers"]),
             body=row["raw_body"],
             waits_on=row["waits_on"],
+            lane=Lane(row["lane"]),
         )
         for row in rows
     ]

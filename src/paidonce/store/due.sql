@@ -3,11 +3,12 @@
 -- else is settling is passed over, and stays in the queue.
 
 -- name: take_due
--- What is due. The lower bound is a hint: see DueClaims in due.py.
+-- What is due in a lane. The lower bound is a hint: see DueClaims in due.py.
 SELECT d.event_id, d.run_at
   FROM due AS d
   JOIN webhook_events AS e ON e.id = d.event_id
- WHERE d.run_at BETWEEN :not_before AND now()
+ WHERE d.lane = :lane
+   AND d.run_at BETWEEN :not_before AND now()
  ORDER BY d.run_at
  LIMIT :limit
    FOR UPDATE OF d SKIP LOCKED
@@ -20,6 +21,15 @@ SELECT d.event_id
   JOIN webhook_events AS e ON e.id = d.event_id
  WHERE d.waits_on = ANY (:waits_on::bytea[])
  LIMIT :limit
+   FOR UPDATE OF d SKIP LOCKED
+   FOR NO KEY UPDATE OF e SKIP LOCKED;
+
+-- name: take_events
+-- These, unless somebody has them in hand.
+SELECT d.event_id
+  FROM due AS d
+  JOIN webhook_events AS e ON e.id = d.event_id
+ WHERE d.event_id = ANY (:event_id::uuid[])
    FOR UPDATE OF d SKIP LOCKED
    FOR NO KEY UPDATE OF e SKIP LOCKED;
 
@@ -39,19 +49,19 @@ WITH claimed AS (
          SELECT id FROM due
           WHERE event_id = ANY (:event_id::uuid[])
             FOR UPDATE SKIP LOCKED))
-    RETURNING event_id, attempt, waits_on
+    RETURNING event_id, attempt, waits_on, lane
 ),
 ended AS (
     DELETE FROM started WHERE event_id = ANY (:event_id::uuid[])
 ),
 whole AS (
-    SELECT event_id, max(attempt) AS faults,
+    SELECT event_id, max(attempt) AS faults, max(lane) AS lane,
            (array_agg(waits_on) FILTER (WHERE waits_on IS NOT NULL))[1] AS waits_on
       FROM claimed
      GROUP BY event_id
 )
 SELECT e.id, e.source_id, e.attempts, e.received_at, e.request_id, e.headers, e.raw_body,
-       w.faults, w.waits_on
+       w.faults, w.waits_on, w.lane
   FROM whole AS w
   JOIN webhook_events AS e ON e.id = w.event_id
  WHERE e.id BETWEEN :first_id AND :last_id
@@ -59,14 +69,15 @@ SELECT e.id, e.source_id, e.attempts, e.received_at, e.request_id, e.headers, e.
  ORDER BY e.id;
 
 -- name: put_back
-INSERT INTO due (run_at, event_id, attempt, waits_on)
-VALUES (now() + :delay::interval, :event_id, :faults, :waits_on);
+INSERT INTO due (run_at, event_id, attempt, waits_on, lane, source_id)
+VALUES (now() + :delay::interval, :event_id, :faults, :waits_on, :lane, :source_id);
 
 -- name: next_run
--- How long until something is due; no row when nothing waits.
+-- How long until something is due in a lane; no row when nothing waits there.
 SELECT extract(epoch FROM d.run_at - now())::float8 AS in_s
   FROM due AS d
- WHERE d.run_at >= :not_before
+ WHERE d.lane = :lane
+   AND d.run_at >= :not_before
    AND EXISTS (SELECT 1 FROM webhook_events AS e WHERE e.id = d.event_id)
  ORDER BY d.run_at
  LIMIT 1;

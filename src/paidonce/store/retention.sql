@@ -81,3 +81,21 @@ seen AS (
 SELECT (SELECT count(*) FROM gone) AS deleted,
        CASE WHEN more THEN last ELSE 0 END AS next, more
   FROM seen;
+
+-- name: nonces
+-- Walked like the keys.
+WITH gone AS (
+    DELETE FROM nonces AS n
+     WHERE n.ctid >= format('(%s,0)', :after::bigint)::tid
+       AND n.ctid < format('(%s,0)', :after + :limit::bigint)::tid
+       AND n.seen_at < :before::timestamptz
+    RETURNING 1
+),
+seen AS (
+    SELECT :after + :limit AS last,
+           (:after + :limit) * current_setting('block_size')::bigint
+           < pg_relation_size('nonces') AS more
+)
+SELECT (SELECT count(*) FROM gone) AS deleted,
+       CASE WHEN more THEN last ELSE 0 END AS next, more
+  FROM seen;

@@ -212,8 +212,8 @@ new_messages AS (
     RETURNING 1
 ),
 new_due AS (
-    INSERT INTO due (run_at, event_id, attempt, waits_on)
-    SELECT * FROM unnest(:due::written_due[])
+    INSERT INTO due (run_at, event_id, attempt, waits_on, lane, source_id)
+    SELECT * FROM unnest(:due::written_due_2[])
     RETURNING 1
 )
 SELECT require_written(
@@ -293,9 +293,10 @@ UPDATE webhook_events AS e
    AND e.id BETWEEN :first_id AND :last_id;
 
 -- name: wake
--- A redelivery makes an event that still waits due at once, unless it is already.
-INSERT INTO due (run_at, event_id)
-SELECT :now, e.id
+-- A redelivery makes an event that still waits due at once in its lane, unless it is already.
+INSERT INTO due (run_at, event_id, lane, source_id)
+SELECT :now, e.id, coalesce((SELECT max(d.lane) FROM due AS d WHERE d.event_id = e.id), 0),
+       e.source_id
   FROM webhook_events AS e
  WHERE e.id = ANY (:event_id::uuid[])
    AND e.id BETWEEN :first_id AND :last_id
@@ -315,8 +316,8 @@ SELECT pg_advisory_xact_lock(hashtextextended(:name, 0));
 
 -- name: wake_waiting
 -- What waited for something that is there now is due at once.
-INSERT INTO due (run_at, event_id)
-SELECT DISTINCT :now::timestamptz, d.event_id
+INSERT INTO due (run_at, event_id, lane, source_id)
+SELECT DISTINCT :now::timestamptz, d.event_id, d.lane, d.source_id
   FROM due AS d
  WHERE d.waits_on = ANY (:waits_on::bytea[]);
 

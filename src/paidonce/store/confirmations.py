@@ -1,0 +1,18 @@
+"""What is looked up before a gateway is told to go on with a payment."""
+
+from typing import Final
+
+from paidonce.domain.events import SourceId
+from paidonce.store.queries import Connection, load_queries
+
+QUERIES: Final = load_queries(__file__)
+
+
+async def is_expected(
+    connection: Connection, source_id: SourceId, reference: str, amount_minor: int
+) -> bool:
+    """Whether an order waits for exactly this payment."""
+    row = await QUERIES["is_expected"].row(
+        connection, source_id=source_id, reference=reference, amount_minor=amount_minor
+    )
+    return row is not None and bool(row["is_so"])
