@@ -17,6 +17,7 @@ from paidonce.engine.asking import MAX_AT_ONCE, Asker
 from paidonce.engine.bell import Bell
 from paidonce.engine.confirming import Approver
 from paidonce.engine.group import Group
+from paidonce.engine.handlers import Handlers, import_handlers, registered
 from paidonce.engine.intake import Intake
 from paidonce.engine.items import Rules, Source
 from paidonce.engine.janitor import Janitor
@@ -32,6 +33,7 @@ from paidonce.operations import Operations
 from paidonce.providers import configured_providers
 from paidonce.settings import PlanSettings, Role, Settings
 from paidonce.store.db import Database, open_database, place_of, rights_told
+from paidonce.store.due import Lane
 from paidonce.store.embedded import EmbeddedPostgres
 from paidonce.store.schema import ensure_partitions, migrate, register_source, sync_plans
 from paidonce.telemetry import logger
@@ -94,6 +96,7 @@ def refuse_wrong(settings: Settings) -> None:
     configured_providers(settings)
     configured_plans(settings.plans)
     configured_addresses(settings)
+    configured_handlers(settings)
 
 
 async def _supervise(embedded: EmbeddedPostgres) -> None:
@@ -121,15 +124,16 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
         rules, sources = await load_rules(settings, database)
         bell = Bell(database)
         limit = _batch_limit(settings)
-        workers = (
+        workers: tuple[Worker | Asker, ...] = (
             Worker(database, rules, bell, limit),
             Asker(database, rules, bell, min(limit, MAX_AT_ONCE)),
+            *_handler_workers(settings, database, rules, bell),
         )
         if Role.WORKER in roles:
             await stack.enter_async_context(_in_background(bell.listen()))
-            for worker in workers:
-                await stack.enter_async_context(_in_background(worker.run()))
-                stack.push_async_callback(worker.stop)
+            running_all = _together(*(one.run() for one in workers))
+            await stack.enter_async_context(_in_background(running_all))
+            stack.push_async_callback(lambda: _together(*(one.stop() for one in workers)))
         if Role.JANITOR in roles:
             janitor = Janitor(database, settings.retention)
             await stack.enter_async_context(_in_background(janitor.run()))
@@ -164,6 +168,14 @@ def _doors(
     return edge, Dispatcher(edge, api)
 
 
+def _handler_workers(
+    settings: Settings, database: Database, rules: Rules, bell: Bell
+) -> list[Worker]:
+    """They settle one event a transaction. Without handlers one is left, for what waits in line."""
+    number = settings.handler_concurrency if rules.handlers else 1
+    return [Worker(database, rules, bell, 1, Lane.HANDLE) for _ in range(number)]
+
+
 def _batch_limit(settings: Settings) -> int:
     """How many events a worker may have in hand, by what their bodies may take at most."""
     by_size = MAX_BYTES_IN_HAND // settings.server.max_body_bytes
@@ -191,6 +203,7 @@ async def _migrated(url: str) -> AsyncIterator[Database]:
 async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dict[str, Source]]:
     """What settling depends on, and the sources by name; both known to the database from now on."""
     providers = configured_providers(settings)
+    handlers = configured_handlers(settings)
     sources: dict[str, Source] = {}
     async with rights_told(database.url), database.transaction() as connection:
         plans = await sync_plans(connection, configured_plans(settings.plans))
@@ -200,14 +213,18 @@ async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dic
             by_email = chosen.link_by_email
             if by_email is None:
                 by_email = provider.links_by_email
-            sources[name] = Source(source_id, name, provider, by_email, chosen.ask_rate)
-    return _rules_of(settings, plan_book(plans, settings.plans), sources), sources
+            sources[name] = Source(
+                source_id, name, provider, by_email, chosen.ask_rate, bool(handlers)
+            )
+    return _rules_of(settings, plan_book(plans, settings.plans), sources, handlers), sources
 
 
-def _rules_of(settings: Settings, plans: PlanBook, sources: dict[str, Source]) -> Rules:
+def _rules_of(
+    settings: Settings, plans: PlanBook, sources: dict[str, Source], handlers: Handlers
+) -> Rules:
     by_id: dict[SourceId, Source] = {source.id: source for source in sources.values()}
     kept = frozenset(map(Kind, settings.refunds.kept))
-    return Rules(plans, by_id, RetryPolicy(**settings.retry.model_dump()), kept)
+    return Rules(plans, by_id, RetryPolicy(**settings.retry.model_dump()), kept, handlers)
 
 
 def configured_plans(configured: Mapping[str, PlanSettings]) -> list[Plan]:
@@ -228,10 +245,20 @@ def _plan(plan_id: str, plan: PlanSettings) -> Plan:
     return Plan(plan_id, price, plan.product, plan.days, plan.months, plan.default, now)
 
 
+def configured_handlers(settings: Settings) -> Handlers:
+    """The user's own, of this program and of what it imports. Raises ConfigurationError."""
+    import_handlers(settings.handlers)
+    return registered(settings.handler_timeout_s)
+
+
 def configured_addresses(settings: Settings) -> Addresses:
     """Who is believed, and who may deliver. Raises ConfigurationError when it is no network."""
     allowed = {name: source.allow for name, source in settings.sources.items()}
     return Addresses(settings.server.trusted_proxies, allowed)
+
+
+async def _together(*works: Coroutine[Any, Any, None]) -> None:
+    await asyncio.gather(*works)
 
 
 @asynccontextmanager

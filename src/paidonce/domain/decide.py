@@ -33,7 +33,7 @@ class Arrived:
     received_at: datetime
     link_by_email: bool
     held: Problem | None = None
-    """Why the user's own code does not let the payment be applied now."""
+    """Why the user's own code does not let the payment be applied, or reversed, now."""
 
 
 def decide(state: State, arrived: Arrived, now: datetime) -> Decision:
@@ -54,6 +54,8 @@ def decide(state: State, arrived: Arrived, now: datetime) -> Decision:
     decision = apply(state, before, payment, terms, now)
     if absorbed:
         decision = replace(decision, absorbed=absorbed)
+    if arrived.held is not None and decision.outcome == arrived.held.outcome:
+        return decision
     return _with_outcome_of(event, before, decision)
 
 

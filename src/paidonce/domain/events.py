@@ -81,6 +81,18 @@ class Code(StrEnum):
     INTERNAL = "INTERNAL"
 
 
+CODES: Final = frozenset(Code)
+
+OwnCode = NewType("OwnCode", str)
+"""A code that a user's own handler gave. It is never one of ours."""
+Reason = Code | OwnCode
+
+
+def reason_of(text: str) -> Reason:
+    """A code as it is stored."""
+    return Code(text) if text in CODES else OwnCode(text)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class ExternalId:
     """One of the ids by which a gateway knows a payment."""
@@ -131,7 +143,7 @@ class Outcome:
     """What became of an event."""
 
     status: EventStatus
-    code: Code | None = None
+    code: Reason | None = None
     message: str | None = None
 
 

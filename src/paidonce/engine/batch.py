@@ -23,6 +23,7 @@ from paidonce.domain.events import (
     Outcome,
     PaymentEvent,
     PaymentId,
+    Reason,
     SubscriptionId,
     UserId,
     WalletId,
@@ -188,7 +189,8 @@ class Batch:
         if self._lacks(linked) or self._lacks(payment):
             return Verdict(item, Result.BUSY, None)
         source = self._rules.sources.get(payment.source_id)
-        terms = Terms(linked.facts.captured, source.link_by_email if source else False)
+        by_email = source.link_by_email if source else False
+        terms = Terms(linked.facts.captured, by_email, item.held.problem if item.held else None)
         decision = apply(self._state, payment, linked, terms, self._now)
         self._remember(decision)
         return Verdict(item, _result(decision.outcome), None, decision.outcome, decision)
@@ -200,7 +202,9 @@ class Batch:
         if isinstance(item.event, Thin):
             return Decision(NOT_ASKED)
         received_at = item.delivery.received_at if isinstance(item, Incoming) else item.received_at
-        arrived = Arrived(item.source.id, item.event, received_at, item.source.link_by_email)
+        held = item.held.problem if isinstance(item, Waiting) and item.held else None
+        by_email = item.source.link_by_email
+        arrived = Arrived(item.source.id, item.event, received_at, by_email, held)
         try:
             decision = decide(self._state, arrived, self._now)
         except Exception:
@@ -264,9 +268,13 @@ class Batch:
         if outcome.status is EventStatus.VALIDATED:
             self._queue(self._now, item, tried.faults, None)
         elif outcome.status is EventStatus.FAILED_RETRYABLE and outcome.code is not None:
-            run_at = self._now + self._rules.retry.delay(outcome.code, tried.times(outcome.code))
+            run_at = self._now + self._delay(item, outcome.code, tried)
             self._queue(run_at, item, tried.faults, waiting_digest(awaits) if awaits else None)
             self._audit(item.event_id, "retry_scheduled", run_at=run_at.isoformat())
+
+    def _delay(self, item: Incoming | Waiting, code: Reason, tried: "_Tried") -> timedelta:
+        asked = item.held.after if isinstance(item, Waiting) and item.held else None
+        return self._rules.retry.delay(code, tried.times(code)) if asked is None else asked
 
     def _queue(
         self, run_at: datetime, item: Incoming | Waiting, faults: int, waits_on: bytes | None
@@ -341,7 +349,7 @@ class _Tried:
         attempts = min(self.attempts + 1, MAX_ATTEMPTS)
         return _Tried(self.received_at, attempts, min(self.faults + is_fault, MAX_ATTEMPTS))
 
-    def times(self, code: Code) -> int:
+    def times(self, code: Reason) -> int:
         """How many of the attempts ended like the last one, which had this code."""
         return self.attempts - self.faults if code in WAITS_FOR_OTHERS else self.faults
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from paidonce.domain.events import Outcome
+from paidonce.domain.events import Outcome, PaymentEvent
+from paidonce.engine.handling import settle_one
 from paidonce.engine.items import Item, Result, Revisit, Rules, Settled, Verdict, Waiting
 from paidonce.engine.settle import settle
 from paidonce.engine.transactions import settle_whatever_happens
@@ -37,23 +38,29 @@ async def settle_claimed(
     preset: Outcome | None = None,
     answers: Answers = NOBODY_ASKED,
     revisits: Sequence[Revisit] = (),
+    lane: due.Lane | None = None,
 ) -> Settled:
     """Settle the claimed events, and the payments to be looked at with them.
 
     With a preset outcome, that is what becomes of the events. Those whose gateway has to be asked
-    mean what it answered, or are put where it is asked. Raises what means that the database is
-    away, and what a payment without an event fails with.
+    mean what it answered, or are put where it is asked. Who settles a lane names it: where handlers
+    are not called, events that have some are put where they are. Raises what means that the
+    database is away, and what a payment without an event fails with.
     """
     await _put_back_foreign(connection, claim, rules)
     claimed = {one.event_id: one for one in claim.events}
     waiting = waiting_items(claim.events, rules, preset, answers)
     unasked = [one for one in waiting if one.preset is None and isinstance(one.event, Thin)]
-    await _put_to_ask(connection, [claimed[one.event_id] for one in unasked])
-    items: list[Item] = [*(one for one in waiting if one not in unasked), *revisits]
-    if not items:
-        return Settled(datetime.now(UTC), [])
+    await _put_to(due.Lane.ASK, connection, [claimed[one.event_id] for one in unasked])
+    uncalled = _uncalled(waiting, rules) if lane is due.Lane.SETTLE else []
+    await _put_to(due.Lane.HANDLE, connection, [claimed[one.event_id] for one in uncalled])
+    put = [*unasked, *uncalled]
+    items: list[Item] = [*(one for one in waiting if one not in put), *revisits]
 
     async def attempt(items: Sequence[Item]) -> Settled:
+        if rules.handlers:
+            (item,) = items
+            return await settle_one(connection, item, rules)
         async with connection.transaction():
             return await settle(connection, items, rules)
 
@@ -65,14 +72,41 @@ async def settle_claimed(
         await due.put_back(connection, claimed[item.event_id], delay)
         return Verdict(item, Result.BUSY, item.event_id)
 
-    return await settle_whatever_happens(items, attempt, put_off)
+    if not items:
+        return Settled(datetime.now(UTC), [])
+    if not rules.handlers:
+        return await settle_whatever_happens(items, attempt, put_off)
+    settled = Settled(datetime.now(UTC), [])
+    for item in items:
+        if not _was_held(item, settled):
+            settled = settled.and_then(await settle_whatever_happens([item], attempt, put_off))
+    return settled
 
 
-async def _put_to_ask(connection: Connection, unasked: Sequence[due.Claimed]) -> None:
-    """What stands in the wrong lane is due now in the one where gateways are asked."""
-    for one in unasked:
-        await due.put_back(connection, one, NO_DELAY, due.Lane.ASK)
-    if unasked:
+def _was_held(item: Item, settled: Settled) -> bool:
+    """Whether an event of the payment has just been held: its handlers were called then."""
+    return isinstance(item, Revisit) and any(
+        isinstance(verdict.item, Waiting)
+        and verdict.item.held is not None
+        and verdict.decision is not None
+        and verdict.decision.payment is not None
+        and verdict.decision.payment.id == item.payment_id
+        for verdict in settled.verdicts
+    )
+
+
+def _uncalled(waiting: Sequence[Waiting], rules: Rules) -> list[Waiting]:
+    """What may have something to tell to the user's own handlers."""
+    if not rules.handlers:
+        return []
+    return [one for one in waiting if one.preset is None and isinstance(one.event, PaymentEvent)]
+
+
+async def _put_to(lane: due.Lane, connection: Connection, misplaced: Sequence[due.Claimed]) -> None:
+    """What stands in the wrong lane is due now in the right one."""
+    for one in misplaced:
+        await due.put_back(connection, one, NO_DELAY, lane)
+    if misplaced:
         await due.ring(connection)  # heard when this transaction has committed
 
 

@@ -18,6 +18,7 @@ from paidonce.domain.events import (
 from paidonce.domain.orders import Kind
 from paidonce.domain.plans import PlanBook
 from paidonce.domain.state import Decision
+from paidonce.engine.handlers import NO_HANDLERS, Handlers, Held
 from paidonce.engine.retry import RetryPolicy
 from paidonce.errors import RefusedError
 from paidonce.providers.contract import Delivery, Identity, Provider, Thin
@@ -38,6 +39,7 @@ class Source:
     provider: Provider
     link_by_email: bool
     ask_rate: float = DEFAULT_ASK_RATE  # how many calls a second its gateway may get
+    has_handlers: bool = False  # of the user's own: its events are settled where those are called
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Rules:
     sources: Mapping[SourceId, Source]
     retry: RetryPolicy
     kept: frozenset[Kind] = frozenset()  # what a refund does not take back
+    handlers: Handlers = NO_HANDLERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,9 @@ class Incoming:
     @property
     def lane(self) -> Lane:
         """Where it waits, if it has to."""
-        return Lane.ASK if isinstance(self.event, Thin) else Lane.SETTLE
+        if isinstance(self.event, Thin):
+            return Lane.ASK
+        return Lane.HANDLE if self.source.has_handlers else Lane.SETTLE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +110,7 @@ class Waiting:
     waits_on: bytes | None
     lane: Lane
     preset: Outcome | None = None
+    held: Held | None = None  # why its handlers do not let it have an effect now
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,6 +119,7 @@ class Revisit:
 
     payment_id: PaymentId
     link: "Link | None" = None
+    held: Held | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +169,8 @@ class Settled:
     now: datetime
     verdicts: list[Verdict]
     schedules: bool = False  # whether something is in the queue now that was not there before
+
+    def and_then(self, later: "Settled") -> "Settled":
+        """Both, one after the other."""
+        schedules = self.schedules or later.schedules
+        return Settled(later.now, self.verdicts + later.verdicts, schedules)
