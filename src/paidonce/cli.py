@@ -161,7 +161,7 @@ def send(
         known = ", ".join(settings.sources)
         raise ConfigurationError(f"--source {name}: there is no such source; known are {known}")
     paid = payment_id or sender.new_payment_id()
-    known_as = event_id or f"{paid}-{status}"
+    known_as = event_id or f"{paid}-{status}".replace(".", "-")
     sample = Sample(paid, amount, currency, status, known_as, order, email, plan)
     headers, body = provider.compose(sample)
     base = url or f"http://{settings.server.host}:{settings.server.port}"

@@ -249,10 +249,49 @@ GUARDS: Final = (
     Guard(
         "the age of what is signed",
         "PRV-8",
-        "providers/standard.py",
-        "if self.tolerance_s is not None and abs(age_s) > self.tolerance_s:",
+        "providers/standard_webhooks.py",
+        "if tolerance_s is not None and abs(age_s) > tolerance_s:",
         "if False:",
         "tests/providers/test_conformance.py::test_a_stale_time_is_refused_and_told_apart",
+        is_kin=True,
+    ),
+    Guard(
+        "a question that is not known to be one",
+        "PRV-3",
+        "providers/portone.py",
+        "if kind != CONFIRM and total not in said:",
+        "if kind != CONFIRM:",
+        "tests/providers/test_portone.py::test_a_question_is_never_approved_by_accident",
+        is_kin=True,
+    ),
+    Guard(
+        "the payment that was asked for",
+        "PRV-3",
+        "providers/portone_query.py",
+        "if said is not None and said != found:",
+        "if False:",
+        "tests/providers/test_portone_v1.py"
+        "::test_a_payment_that_is_not_the_one_asked_for_is_not_believed",
+        is_kin=True,
+    ),
+    Guard(
+        "a cancellation that the gateway has confirmed",
+        "PRV-3",
+        "providers/portone_query.py",
+        "return is_about_money or not is_other_attempt",
+        "return False",
+        "tests/providers/test_portone_answers.py"
+        "::test_the_api_may_be_further_on_but_neither_behind_nor_against_the_event",
+        is_kin=True,
+    ),
+    Guard(
+        "keys that a forged webhook cannot take",
+        "SEC-5",
+        "providers/portone_v1.py",
+        ':{digest.hex()}"',
+        '"',
+        "tests/providers/test_portone_v1.py"
+        "::test_what_is_not_the_same_takes_no_key_of_the_real_one",
         is_kin=True,
     ),
     Guard(

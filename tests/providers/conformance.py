@@ -3,13 +3,21 @@
 A provider joins by a module of its own in `cases/`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
-from paidonce.domain.events import PaymentEvent
-from paidonce.providers.contract import Delivery, Identity, Provider
+from paidonce.domain.events import Ignored, PaymentEvent
+from paidonce.providers.contract import (
+    Call,
+    Confirmation,
+    Delivery,
+    Identity,
+    Provider,
+    Reply,
+    Thin,
+)
 
 KEY: Final = "sources.test"
 JSON: Final = {"content-type": "application/json"}
@@ -17,6 +25,7 @@ FORM: Final = {"content-type": "application/x-www-form-urlencoded"}
 RECEIVED_AT: Final = datetime(2026, 11, 15, 12, tzinfo=UTC)
 SECRETS: Final = ("the-first-secret", "the-second-secret")
 TOLERANCE_S: Final = 300
+MAX_CALLS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -52,8 +61,9 @@ class Case:
     name: str
     provider: MakeProvider
     deliver: MakeDelivery
-    signature_header: str
     unknown_kind: str
+    signature_header: str = ""
+    """Empty where the gateway signs nothing."""
     unknown_payment_id: str | None = "p-1"
     """The payment of an event of that kind, where it still names one."""
     wrong_signatures: Mapping[str, str] = field(default_factory=dict)
@@ -64,9 +74,22 @@ class Case:
     keeps_proof: bool = True
     """Whether what is kept as evidence proves the delivery again: a signature does, no key."""
     composes: bool = True
+    names_events: bool = True
+    """Whether a delivery holds the gateway's own id of the event."""
+    answer: Callable[[Said, Call], Reply] | None = None
+    """What the gateway replies when it is asked about what was said; None if it need not be."""
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def is_signed(self) -> bool:
+        return self.signature_header != ""
+
+    @property
+    def is_thin(self) -> bool:
+        """Whether events hold no more than a reason to ask the gateway."""
+        return self.answer is not None
 
     @property
     def configured(self) -> Provider:
@@ -91,9 +114,33 @@ class Case:
     def paid(self, said: Said) -> PaymentEvent:
         """What an authentic delivery of a payment says."""
         provider = self.provider(*SECRETS, currency=said.currency)
-        event = provider.translate(self.authentic(said))
+        event = self.event(provider, self.authentic(said), said)
         assert isinstance(event, PaymentEvent)
         return event
+
+    def event(self, provider: Provider, delivery: Delivery, said: Said) -> PaymentEvent | Ignored:
+        """What a delivery says, after the gateway was asked where it has to be."""
+        meaning = provider.translate(delivery)
+        assert not isinstance(meaning, Confirmation)
+        if not isinstance(meaning, Thin):
+            assert not self.is_thin or isinstance(meaning, Ignored)
+            return meaning
+        answer = self.answer
+        assert answer is not None
+        return converse(meaning, lambda call: answer(said, call))
+
+
+def converse(thin: Thin, answer: Callable[[Call], Reply]) -> PaymentEvent | Ignored:
+    """What comes of asking a gateway that answers so."""
+    conversation = thin.ask()
+    try:
+        call = next(conversation)
+        for _ in range(MAX_CALLS):
+            call = conversation.send(answer(call))
+    except StopIteration as end:
+        event: PaymentEvent | Ignored = end.value
+        return event
+    raise AssertionError("the conversation does not end")
 
 
 def changed(

@@ -30,18 +30,29 @@ from tests.providers.conformance import (
 
 pytestmark = pytest.mark.parametrize("case", CASES, ids=str)
 
+_signed = pytest.mark.usefixtures("_is_signed")
+"""On tests of what gateways that sign nothing cannot have."""
+
+
+@pytest.fixture
+def _is_signed(case: Case) -> None:
+    if not case.is_signed:
+        pytest.skip("this gateway signs nothing")
+
 
 def test_an_authentic_delivery_is_accepted(case: Case) -> None:
     """PRV-9"""
     case.configured.verify(case.authentic())
 
 
+@_signed
 def test_a_second_secret_is_accepted(case: Case) -> None:
     """PRV-7: rotation without loss."""
     for secret in SECRETS:
         case.configured.verify(case.authentic(secret=secret))
 
 
+@_signed
 def test_a_secret_that_is_not_configured_is_refused(case: Case) -> None:
     """PRV-9"""
     with pytest.raises(InvalidSignatureError):
@@ -50,6 +61,7 @@ def test_a_secret_that_is_not_configured_is_refused(case: Case) -> None:
         case.provider(*SECRETS[1:]).verify(case.authentic(secret=SECRETS[0]))
 
 
+@_signed
 def test_each_flipped_bit_of_the_body_is_refused(case: Case) -> None:
     """PRV-9 REC-1: the raw bytes are what is signed."""
     if not case.signs_whole_body:
@@ -62,6 +74,7 @@ def test_each_flipped_bit_of_the_body_is_refused(case: Case) -> None:
             provider.verify(changed(delivery, body=bytes(body)))
 
 
+@_signed
 @pytest.mark.parametrize("change", [b" ", b"\n", b"\x00"])
 def test_a_byte_more_or_less_is_refused(case: Case, change: bytes) -> None:
     """PRV-9 REC-1"""
@@ -73,6 +86,7 @@ def test_a_byte_more_or_less_is_refused(case: Case, change: bytes) -> None:
             provider.verify(changed(delivery, body=body))
 
 
+@_signed
 def test_each_flipped_bit_of_the_signature_and_of_what_it_signs_is_refused(case: Case) -> None:
     """PRV-9: the headers as well as the body."""
     provider, delivery = case.configured, case.authentic()
@@ -85,6 +99,7 @@ def test_each_flipped_bit_of_the_signature_and_of_what_it_signs_is_refused(case:
                 provider.verify(with_header(delivery, name, bytes(flipped).decode("latin-1")))
 
 
+@_signed
 @pytest.mark.parametrize(
     "given", ["", " ", "é" * 64, "\xff", "\udcff\udc80", "0" * 64, "\x00", "a" * 100_000]
 )
@@ -96,6 +111,7 @@ def test_a_signature_of_any_other_letters_is_refused(case: Case, given: str) -> 
             case.configured.verify(with_header(delivery, name, given))
 
 
+@_signed
 def test_a_signature_of_another_form_is_refused(case: Case) -> None:
     """PRV-9"""
     delivery = case.authentic()
@@ -104,6 +120,7 @@ def test_a_signature_of_another_form_is_refused(case: Case) -> None:
             case.configured.verify(with_header(delivery, case.signature_header, wrong))
 
 
+@_signed
 def test_a_missing_header_is_refused(case: Case) -> None:
     """PRV-9"""
     delivery = case.authentic()
@@ -114,6 +131,7 @@ def test_a_missing_header_is_refused(case: Case) -> None:
                 case.configured.verify(changed(delivery, headers=headers))
 
 
+@_signed
 @pytest.mark.parametrize("secrets", [(), ("",), ("right", "")], ids=str)
 def test_a_source_without_a_secret_cannot_start(case: Case, secrets: tuple[str, ...]) -> None:
     """PRV-7: an empty secret would be an open door. The error names the key."""
@@ -140,6 +158,7 @@ def test_a_stale_time_is_refused_and_told_apart(case: Case, late_s: int) -> None
         case.provider(*SECRETS, tolerance_s=0).verify(case.late_by(1))
 
 
+@_signed
 def test_a_stale_time_is_looked_at_after_the_signature(case: Case) -> None:
     """PRV-8: what is forged is not called stale."""
     forged = with_header(case.late_by(10**6), case.signature_header, "wrong")
@@ -147,6 +166,7 @@ def test_a_stale_time_is_looked_at_after_the_signature(case: Case) -> None:
         case.configured.verify(forged)
 
 
+@_signed
 def test_a_refusal_tells_neither_secret_nor_expected_signature(case: Case) -> None:
     """SEC-7"""
     delivery = case.authentic()
@@ -168,15 +188,18 @@ def test_a_redelivery_has_the_same_key_and_meaning(case: Case) -> None:
 
 def test_another_event_has_another_key(case: Case) -> None:
     """INB-1"""
-    said = [Said(), Said(event_id="evt-2"), Said(event_id=None)]
-    said.append(Said(event_id=None, payment_id="p-2"))
+    said = [Said(), Said(event_id=None, payment_id="p-2")]
+    if case.names_events:
+        said += [Said(event_id="evt-2"), Said(event_id=None)]
     keys = {case.identified(one).key for one in said}
     assert len(keys) == len(said)
 
 
 def test_another_amount_currency_or_payment_is_another_meaning(case: Case) -> None:
     """INB-2"""
-    said = [Said(), Said(amount="990.01"), Said(currency="USD"), Said(payment_id="p-2")]
+    said = [Said(), Said(payment_id="p-2")]
+    if not case.is_thin:
+        said += [Said(amount="990.01"), Said(currency="USD")]
     prints = {case.identified(one).fingerprint for one in said}
     assert len(prints) == len(said)
 
@@ -229,7 +252,8 @@ def test_what_a_provider_composes_it_accepts(case: Case) -> None:
     headers, body = case.configured.compose(sample)
     delivery = Delivery(headers, body, RECEIVED_AT)
     case.configured.verify(delivery)
-    event, expected = case.configured.translate(delivery), case.paid(Said("p-9", "evt-9"))
+    said = Said("p-9", "evt-9")
+    event, expected = case.event(case.configured, delivery, said), case.paid(said)
     assert isinstance(event, PaymentEvent)
     assert (event.says, event.ids, event.amount) == (expected.says, expected.ids, expected.amount)
     assert event.email == expected.email
@@ -240,7 +264,7 @@ def test_what_is_kept_as_evidence_can_be_read_again(case: Case) -> None:
     provider, delivery = case.configured, case.authentic()
     kept = changed(delivery, headers=provider.evidence(delivery.headers))
     assert provider.identify(kept) == provider.identify(delivery)
-    assert provider.translate(kept) == provider.translate(delivery)
+    assert case.event(provider, kept, Said()) == case.event(provider, delivery, Said())
     assert not set(kept.headers.values()) & set(SECRETS)
     if case.keeps_proof:
         provider.verify(kept)
@@ -265,17 +289,19 @@ _HEADERS = st.dictionaries(
     | st.sampled_from(["1794744000", "v1,x", "v1a,x"]),
 )
 _TEXTS = st.text() | st.integers() | st.none() | st.booleans() | st.floats() | st.just("0")
-_PARTS = st.dictionaries(
-    st.sampled_from(["sys", "systranid", "orderid", "amount", "payment_id", "currency"]), _TEXTS
+_PART_NAMES = ["sys", "systranid", "orderid", "amount", "payment_id", "currency"]
+_PART_NAMES += ["paymentId", "transactionId", "storeId", "cancellationId", "totalAmount"]
+_PARTS = st.dictionaries(st.sampled_from(_PART_NAMES), _TEXTS)
+_NAMES = ["type", "timestamp", "data", "payment", "tranid", "Email", "status", "test"]
+_NAMES += ["payment_id", "tx_id", "total_amount", "imp_uid", "merchant_uid", "cancellation_id"]
+_TYPES = st.sampled_from(["Transaction.Paid", "Transaction.Confirm", "Paid", "paid", "imp_1"])
+_JSON = st.dictionaries(st.sampled_from(_NAMES), _TEXTS | _PARTS | _TYPES).map(
+    lambda said: json.dumps(said).encode()
 )
-_JSON = st.dictionaries(
-    st.sampled_from(["type", "timestamp", "data", "payment", "tranid", "Email", "status", "test"]),
-    _TEXTS | _PARTS,
-).map(lambda said: json.dumps(said).encode())
 _FORMS = st.lists(
     st.tuples(
-        st.sampled_from(["payment", "payment[amount]", "payment[systranid]", "tranid", "a[", "[]"]),
-        st.text() | _PARTS.map(json.dumps),
+        st.sampled_from(["payment[amount]", "payment[systranid]", "a[", "[]", *_NAMES]),
+        st.text() | _PARTS.map(json.dumps) | _TYPES,
     )
 ).map(lambda pairs: urlencode(pairs, errors="replace").encode())
 
@@ -287,7 +313,7 @@ def test_nothing_that_a_sender_writes_is_an_error_of_ours(
     """PRV-9 REC-6: whatever the headers and the body, it is read or refused."""
     provider = case.configured
     delivery = Delivery({**headers, "content-type": kind}, body, RECEIVED_AT)
-    with pytest.raises(InvalidSignatureError):
+    with pytest.raises(InvalidSignatureError) if case.is_signed else contextlib.nullcontext():
         provider.verify(delivery)
     for verb in (provider.identify, provider.translate, provider.signature_method):
         with contextlib.suppress(RefusedError):

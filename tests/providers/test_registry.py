@@ -78,4 +78,4 @@ def test_an_unknown_provider_is_refused_with_those_that_are_known() -> None:
     told = str(caught.value)
     assert "sources.shop.provider" in told
     assert "'tida'" in told
-    assert "acme, standard, tilda" in told
+    assert "acme, portone, standard, tilda" in told

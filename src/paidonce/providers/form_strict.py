@@ -8,9 +8,19 @@ from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from paidonce.errors import MalformedError
+from paidonce.providers.contract import Delivery
 
+CONTENT_TYPE: Final = "application/x-www-form-urlencoded"
 MAX_FIELDS: Final = 2_000
 MAX_BRACKETS: Final = 8
+
+_JSON: Final = "application/json"
+
+
+def is_form(delivery: Delivery) -> bool:
+    """Whether this is a form, by its content type, and not JSON."""
+    content_type = delivery.headers.get("content-type", _JSON)
+    return content_type != _JSON and content_type.lower().startswith(CONTENT_TYPE)
 
 
 def parse_form(body: bytes) -> dict[str, str]:

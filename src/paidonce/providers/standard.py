@@ -18,19 +18,18 @@ checked on 2026-11-15.
 
 import base64
 import binascii
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 from uuid import uuid4
 
 import orjson
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from paidonce.domain.events import MAX_EXTERNAL_ID, Ignored, PaymentEvent
+from paidonce.domain.events import Ignored, PaymentEvent
 from paidonce.domain.money import money
-from paidonce.errors import ConfigurationError, InvalidSignatureError, TimestampExpiredError
+from paidonce.errors import ConfigurationError, InvalidSignatureError
 from paidonce.providers.contract import Delivery, Identity, Provider, Sample, Setup
 from paidonce.providers.described import (
     WORDS,
@@ -42,10 +41,14 @@ from paidonce.providers.described import (
     pointer,
 )
 from paidonce.providers.fields import identity, meaning
-from paidonce.providers.signing import any_matches, hmac_sha256
-
-MAX_SIGNATURES: Final = 16
-"""How many signatures of one delivery are tried; a sender that rotates its keys sends two."""
+from paidonce.providers.standard_webhooks import (
+    PARTS,
+    Envelope,
+    decoded,
+    envelope,
+    sealed,
+    symmetric_secret,
+)
 
 FAMILIES: Final = ("webhook", "svix")
 ID_HEADERS: Final = frozenset(f"{family}-id" for family in FAMILIES)
@@ -67,23 +70,10 @@ PLACES: Final[Mapping[str, Place]] = {
     "occurred_at": pointer("/timestamp"),
 }
 
-_TIMESTAMP: Final = re.compile(r"[0-9]{1,12}")
-_SYMMETRIC, _PUBLIC, _PRIVATE = "whsec_", "whpk_", "whsk_"
+_PUBLIC, _PRIVATE = "whpk_", "whsk_"
 _KEPT: Final = frozenset(
-    {"content-type", "user-agent"}
-    | {f"{family}-{part}" for family in FAMILIES for part in ("id", "timestamp", "signature")}
+    {"content-type", "user-agent"} | {f"{family}-{part}" for family in FAMILIES for part in PARTS}
 )
-
-
-class _Envelope(NamedTuple):
-    """What the headers say of a delivery. Believed only after the signature was checked."""
-
-    id: str
-    timestamp: str
-    signatures: str
-
-    def signed(self, body: bytes) -> bytes:
-        return f"{self.id}.{self.timestamp}.".encode() + body
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,19 +91,15 @@ class Standard(Provider):
     kept_headers: frozenset[str]
 
     def verify(self, delivery: Delivery) -> None:
-        envelope = _envelope(delivery.headers)
-        signed = envelope.signed(delivery.body)
-        if not (self._is_signed(envelope, signed) or self._is_signed_by_key(envelope, signed)):
+        given, body = envelope(delivery.headers, FAMILIES), delivery.body
+        if not (given.is_signed(body, self.secrets) or self._is_signed_by_key(given, body)):
             raise InvalidSignatureError("no signature matches the delivery")
-        age_s = delivery.received_at.timestamp() - int(envelope.timestamp)
-        if self.tolerance_s is not None and abs(age_s) > self.tolerance_s:
-            side = "before" if age_s > 0 else "after"
-            raise TimestampExpiredError(f"it was signed {abs(age_s):.0f} s {side} it arrived")
+        given.check_age(delivery, self.tolerance_s)
 
     def identify(self, delivery: Delivery) -> Identity:
         said = delivery.read(self.description.read)
         digest = meaning(said)
-        signed_id = _envelope(delivery.headers).id
+        signed_id = envelope(delivery.headers, FAMILIES).id
         if said.event_id is None:
             return identity(said._replace(event_id=signed_id), signed_id, digest)
         if isinstance(self.description.places["event_id"], Header):
@@ -135,24 +121,14 @@ class Standard(Provider):
         if not self.secrets:
             raise ConfigurationError("a public key signs nothing: a test webhook needs a whsec_…")
         body, headers = _composed(self.description, sample)
-        sent_at = str(int(sample.sent_at.timestamp()))
-        envelope = _Envelope(sample.event_id or f"msg_{uuid4().hex}", sent_at, "")
-        return {
-            **headers,
-            "content-type": "application/json",
-            "webhook-id": envelope.id,
-            "webhook-timestamp": envelope.timestamp,
-            "webhook-signature": "v1," + _v1(self.secrets[0], envelope.signed(body)).decode(),
-        }, body
+        event_id = sample.event_id or f"msg_{uuid4().hex}"
+        return headers | sealed(sample, event_id, body, self.secrets[0]), body
 
-    def _is_signed(self, envelope: _Envelope, signed: bytes) -> bool:
-        expected = [_v1(secret, signed) for secret in self.secrets]
-        return bool([one for one in _of_version(envelope, "v1") if any_matches(one, expected)])
-
-    def _is_signed_by_key(self, envelope: _Envelope, signed: bytes) -> bool:
+    def _is_signed_by_key(self, envelope: Envelope, body: bytes) -> bool:
         if not self.public_keys:
             return False
-        given = [_exact_base64(one) for one in _of_version(envelope, "v1a")]
+        signed = envelope.signed(body)
+        given = [_exact_base64(one) for one in envelope.of_version("v1a")]
         return any(
             _verifies(key, one, signed)
             for one in given
@@ -189,34 +165,6 @@ def _with_signed_id(options: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**options, "fields": others}
 
 
-def _envelope(headers: Mapping[str, str]) -> _Envelope:
-    """What the headers of one family say. Raises InvalidSignatureError."""
-    family = next((one for one in FAMILIES if f"{one}-signature" in headers), FAMILIES[0])
-    event_id = headers.get(f"{family}-id")
-    timestamp = headers.get(f"{family}-timestamp")
-    signatures = headers.get(f"{family}-signature")
-    if not event_id or timestamp is None or signatures is None:
-        raise InvalidSignatureError(f"there is no {family}-id, -timestamp or -signature header")
-    is_plain = event_id.isascii() and event_id.isprintable() and len(event_id) <= MAX_EXTERNAL_ID
-    if "." in event_id or not is_plain:
-        raise InvalidSignatureError(f"the header {family}-id cannot be an id")
-    if not _TIMESTAMP.fullmatch(timestamp):
-        raise InvalidSignatureError(f"the header {family}-timestamp is no count of seconds")
-    return _Envelope(event_id, timestamp, signatures)
-
-
-def _of_version(envelope: _Envelope, wanted: str) -> Iterator[str]:
-    """The signatures of one version. What has another, or none, is for other readers."""
-    for entry in envelope.signatures.split(" ", MAX_SIGNATURES)[:MAX_SIGNATURES]:
-        version, _, signature = entry.partition(",")
-        if version == wanted:
-            yield signature
-
-
-def _v1(secret: bytes, signed: bytes) -> bytes:
-    return base64.b64encode(hmac_sha256(secret, signed))
-
-
 def _exact_base64(text: str) -> bytes | None:
     """The bytes, if this is the one way to write them."""
     try:
@@ -237,31 +185,16 @@ def _verifies(key: Ed25519PublicKey, signature: bytes, signed: bytes) -> bool:
 def _secret(secret: str, key: str) -> bytes:
     if secret.startswith(_PRIVATE):
         raise ConfigurationError(f"{key}: is a private key; give the public one, whpk_…")
-    return _decoded(secret.removeprefix(_SYMMETRIC), key, "whsec_… or whpk_…")
+    return symmetric_secret(secret, key, "whsec_… or whpk_…")
 
 
 def _public_key(secret: str, key: str) -> Ed25519PublicKey:
     try:
         return Ed25519PublicKey.from_public_bytes(
-            _decoded(secret.removeprefix(_PUBLIC), key, "whpk_…")
+            decoded(secret.removeprefix(_PUBLIC), key, "whpk_…")
         )
     except ValueError:
         raise ConfigurationError(f"{key}: is not an ed25519 public key of 32 bytes") from None
-
-
-def _decoded(text: str, key: str, form: str) -> bytes:
-    """The bytes of a secret, padded or not. The message never tells the secret."""
-    unpadded = text.rstrip("=")
-    try:
-        padded = unpadded + "=" * (-len(unpadded) % 4)
-        value = base64.b64decode(padded.encode("ascii"), validate=True)
-    except (ValueError, binascii.Error):
-        raise ConfigurationError(
-            f"{key}: is not base64; give it as it was issued, {form}"
-        ) from None
-    if not value:
-        raise ConfigurationError(f"{key}: the secret is empty; give it as it was issued, {form}")
-    return value
 
 
 def _composed(description: Description, sample: Sample) -> tuple[bytes, dict[str, str]]:

@@ -50,12 +50,11 @@ from paidonce.providers.fields import (
     payment_event,
     text,
 )
+from paidonce.providers.form_strict import CONTENT_TYPE, is_form
 from paidonce.providers.signing import any_matches, hmac_sha256_hex
 from paidonce.providers.tilda_form import (
-    CONTENT_TYPE,
     PAID,
     Form,
-    is_form,
     is_ping,
     parameters,
     read_form,

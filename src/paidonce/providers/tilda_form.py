@@ -19,11 +19,9 @@ from paidonce.domain.email import is_email
 from paidonce.errors import MalformedError
 from paidonce.providers.contract import Delivery
 from paidonce.providers.fields import Said, number, text
-from paidonce.providers.form_strict import MAX_FIELDS, group, parse_form
+from paidonce.providers.form_strict import MAX_FIELDS, group, is_form, parse_form
 from paidonce.providers.json_strict import parse_object
 
-JSON: Final = "application/json"
-CONTENT_TYPE: Final = "application/x-www-form-urlencoded"
 PAID: Final = "order.paid"
 ORDERED: Final = "order.created"
 LEAD: Final = "lead"
@@ -40,12 +38,6 @@ class Form(NamedTuple):
 
     said: Said
     key: str | None
-
-
-def is_form(delivery: Delivery) -> bool:
-    """Whether this is a form, by its content type, and not JSON."""
-    content_type = delivery.headers.get("content-type", JSON)
-    return content_type != JSON and content_type.lower().startswith(CONTENT_TYPE)
 
 
 def parameters(delivery: Delivery) -> Mapping[str, Any] | None:

@@ -112,7 +112,8 @@ SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
               WHERE w.id NOT IN (SELECT id FROM locked_subscriptions)) AS busy_users,
        ARRAY(SELECT w.reference FROM wanted_orders AS w
               WHERE w.id NOT IN (SELECT id FROM locked_orders)
-                 OR w.wallet_id NOT IN (SELECT id FROM locked_wallets)
+                 OR (w.wallet_id IS NOT NULL
+                     AND w.wallet_id NOT IN (SELECT id FROM locked_wallets))
              UNION
              SELECT p.order_reference FROM payments AS p
               WHERE p.id IN (SELECT payment_id FROM wanted_payments)
