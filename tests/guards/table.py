@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 _APPLYING: Final = "domain/applying.py"
+_ASKING: Final = "engine/asking.py"
+_CALLS: Final = "engine/gateway_calls.py"
 _DUE: Final = "store/due.sql"
 _GROUP: Final = "engine/group.py"
 _INTAKE: Final = "engine/intake.py"
+_LANES: Final = "store/migrations/versions/0003_lanes.sql"
 _SCHEMA: Final = "store/migrations/versions/0001_first.sql"
 _SETTLEMENT: Final = "store/settlement.sql"
 _WRITING: Final = "store/settlement.py"
@@ -19,6 +22,9 @@ _RACES: Final = "tests/store/test_races.py::test_"
 _SETTLE: Final = "tests/store/test_settle.py::test_"
 _WORKER: Final = "tests/store/test_worker.py::test_"
 _ANSWERS: Final = "tests/flow/test_answers.py::test_"
+_ASKED: Final = "tests/store/test_asking.py::test_"
+_DOOR: Final = "tests/store/test_thin_intake.py::test_"
+_NONCES: Final = "tests/store/test_nonces.py::test_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,6 +521,220 @@ GUARDS: Final = (
         "                await due.unmark(self._database, one.event_id)\n",
         "                pass\n",
         f"{_WORKER}a_failure_that_is_survived_does_not_make_an_event_deadly",
+        is_kin=True,
+    ),
+    # What is asked of gateways.
+    Guard(
+        "the lane of a claim",
+        "REC-4",
+        _DUE,
+        " WHERE d.lane = :lane AND d.lane <> 1\n   AND d.run_at BETWEEN",
+        " WHERE (d.lane = :lane OR true)\n   AND d.run_at BETWEEN",
+        f"{_ASKED}what_waits_for_a_gateway_is_not_the_settling_workers",
+    ),
+    Guard(
+        "the lane of what is woken",
+        "REC-7",
+        _SETTLEMENT,
+        "coalesce((SELECT max(d.lane) FROM due AS d WHERE d.event_id = e.id), 0)",
+        "0",
+        f"{_ASKED}a_redelivery_makes_what_waits_due_at_once_in_its_lane",
+        is_kin=True,
+    ),
+    Guard(
+        "the way back from the wrong lane",
+        "REC-4",
+        "engine/claims.py",
+        "        await due.put_back(connection, one, NO_DELAY, due.Lane.ASK)\n",
+        "        pass\n",
+        f"{_ASKED}what_waits_for_a_gateway_is_not_the_settling_workers",
+    ),
+    Guard(
+        "one who asks",
+        "RET-4",
+        "store/asking.sql",
+        " WHERE pg_try_advisory_lock(716120346, source_id);",
+        " WHERE pg_try_advisory_lock_shared(716120346, source_id);",
+        f"{_ASKED}two_askers_ask_once",
+    ),
+    Guard(
+        "asking outside of transactions",
+        "REC-4",
+        _ASKING,
+        "            answer = await self._answer(question)\n",
+        "            async with self._connected() as connection, connection.transaction():\n"
+        "                answer = await self._answer(question)\n",
+        f"{_ASKED}nothing_is_held_while_a_gateway_is_asked",
+    ),
+    Guard(
+        "the rate of calls",
+        "RET-1",
+        _CALLS,
+        "        self._next_turn_s = turn_s + self._interval_s\n",
+        "        self._next_turn_s = turn_s\n",
+        f"{_ASKED}calls_keep_to_the_rate_of_their_source",
+    ),
+    Guard(
+        "the number of questions at once",
+        "RET-1",
+        _ASKING,
+        "            if source_id in self._held and left[source_id] > 0:\n",
+        "            if source_id in self._held:\n",
+        f"{_ASKED}a_gateway_that_is_away_is_left_alone_for_a_while",
+        is_kin=True,
+    ),
+    Guard(
+        "the memory of a gateway that is away",
+        "RET-1",
+        _CALLS,
+        "            self._away_until_s = time.monotonic() + self._away_s\n",
+        "",
+        f"{_ASKED}a_gateway_that_is_away_is_left_alone_for_a_while",
+    ),
+    Guard(
+        "the share of each gateway",
+        "RET-1",
+        _ASKING,
+        "min(max(max_at_once // max(len(self._lines), 1), 1), MAX_OF_SOURCE)",
+        "MAX_OF_SOURCE",
+        f"{_ASKED}many_sources_share_what_may_be_asked_at_once",
+        is_kin=True,
+    ),
+    Guard(
+        "replies that are none",
+        "RET-1",
+        _CALLS,
+        "if status == _TOO_MANY or status >= 500 or 300 <= status < 400:",
+        "if False:",
+        f"{_ASKED}a_gateway_that_cannot_say_is_asked_again_for_days[500]",
+    ),
+    Guard(
+        "the size of a reply",
+        "SEC-8",
+        _CALLS,
+        "if len(body) > MAX_REPLY_BYTES:",
+        "if False:",
+        f"{_ASKED}a_gateway_that_cannot_say_is_asked_again_for_days[too large]",
+    ),
+    Guard(
+        "redirects that are not followed",
+        "SEC-8",
+        _CALLS,
+        "allow_redirects=False,",
+        "allow_redirects=True,",
+        f"{_ASKED}a_gateway_that_cannot_say_is_asked_again_for_days[redirect]",
+        is_kin=True,
+    ),
+    Guard(
+        "no proxy of the environment",
+        "SEC-8",
+        _CALLS,
+        "trust_env=False,",
+        "trust_env=True,",
+        f"{_ASKED}no_proxy_of_the_environment_is_used",
+        is_kin=True,
+    ),
+    Guard(
+        "the number of calls of a question",
+        "RET-1",
+        "engine/conversations.py",
+        "        for _ in range(MAX_CALLS):\n",
+        "        for _ in range(2 * MAX_CALLS):\n",
+        f"{_ASKED}a_fault_in_asking_is_that_events_failure[no end of calls]",
+        is_kin=True,
+    ),
+    Guard(
+        "the end of asking at a stop",
+        "RET-4",
+        _ASKING,
+        "        for task in self._conversing:\n            task.cancel()\n",
+        "",
+        f"{_ASKED}a_stopped_asker_leaves_what_it_asked_for_to_the_next_one",
+    ),
+    Guard(
+        "nothing that is begun after a stop",
+        "RET-4",
+        _ASKING,
+        "        if self._stop_asked.is_set():\n            return 0\n",
+        "",
+        f"{_ASKED}an_asker_that_stops_begins_nothing",
+        is_kin=True,
+    ),
+    Guard(
+        "the rate of repeated looks",
+        "INB-2",
+        _INTAKE,
+        'f"look:{item.identity.key}:{period}"',
+        'f"look:{item.identity.key}:{period}:{uuid7()}"',
+        f"{_DOOR}a_repeated_look_is_a_fresh_one_but_not_too_often[inline]",
+    ),
+    Guard(
+        "the own key of what is stale",
+        "PRV-8",
+        _INTAKE,
+        'f"stale:{digest.hex()}"',
+        "identity.key",
+        f"{_DOOR}what_is_stale_stands_for_nothing_that_comes_in_time[inline]",
+    ),
+    Guard(
+        "the question that is not approved",
+        "PRV-3",
+        "engine/confirming.py",
+        "        if not is_expected:\n",
+        "        if False:\n",
+        f"{_DOOR}a_payment_is_approved_if_an_order_waits_for_it[inline-no order]",
+    ),
+    Guard(
+        "approval of what is pending only",
+        "PRV-3",
+        "store/confirmations.sql",
+        "       AND status = 'PENDING'\n",
+        "",
+        f"{_DOOR}a_payment_is_approved_if_an_order_waits_for_it[inline-canceled]",
+        is_kin=True,
+    ),
+    Guard(
+        "approval of the right amount only",
+        "PRV-3",
+        "store/confirmations.sql",
+        "amount_minor = :amount_minor\n",
+        "amount_minor >= :amount_minor\n",
+        f"{_DOOR}a_payment_is_approved_if_an_order_waits_for_it[inline-less]",
+        is_kin=True,
+    ),
+    # Nonces.
+    Guard(
+        "the unique nonce",
+        "SEC-3",
+        _LANES,
+        "    PRIMARY KEY (source_id, digest),\n",
+        "",
+        f"{_NONCES}of_two_transactions_one_uses_the_nonce",
+    ),
+    Guard(
+        "nonces in the transaction of their events",
+        "SEC-3",
+        "engine/settle.py",
+        "    if has_nonces(items):\n        return None",
+        "    if False:\n        return None",
+        f"{_NONCES}a_nonce_with_another_meaning_is_a_replay",
+    ),
+    Guard(
+        "the meaning of a nonce",
+        "SEC-3",
+        "engine/nonces.py",
+        "known.fingerprint != use.fingerprint",
+        "True",
+        f"{_NONCES}a_nonce_with_the_same_meaning_is_a_duplicate",
+        is_kin=True,
+    ),
+    Guard(
+        "the nonce of what is stale",
+        "SEC-3",
+        _INTAKE,
+        "identity=replace(item.identity, key=key, nonce=None)",
+        "identity=replace(item.identity, key=key)",
+        f"{_DOOR}what_is_stale_stands_for_nothing_that_comes_in_time[inline]",
         is_kin=True,
     ),
 )

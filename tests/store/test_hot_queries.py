@@ -16,7 +16,7 @@ from paidonce.domain.events import PaymentId, SourceId, SubscriptionId, UserId
 from paidonce.domain.money import Money
 from paidonce.domain.payments import Facts, Payment
 from paidonce.domain.subscriptions import Subscription, SubscriptionStatus
-from paidonce.store import due, listings, months, retention, settlement
+from paidonce.store import asking, due, listings, months, nonces, retention, settlement
 from paidonce.store.db import Database
 from paidonce.store.listings import FIRST_ID, LAST_ID, first_id_at
 from paidonce.store.queries import Connection, Query
@@ -38,6 +38,7 @@ LARGE: Final = (
     "orders",
     "wallets",
     "due",
+    "nonces",
     "audit_log",
     "outbox",
 )
@@ -98,6 +99,14 @@ INSERT INTO due (run_at, event_id, waits_on)
 SELECT now() - interval '1 hour' + n * interval '1 second', event_id,
        CASE WHEN n % 100 = 0 THEN digest END
   FROM numbered;
+
+INSERT INTO due (run_at, event_id, lane, source_id)
+SELECT now() - interval '1 day' + n * interval '1 second', event_id, 1, 1 + n % 2
+  FROM numbered
+ WHERE n <= {rows} / 2;
+
+INSERT INTO nonces (source_id, digest, fingerprint, fingerprint_version)
+SELECT 1, digest, digest, 1 FROM counted;
 """
 
 
@@ -361,9 +370,15 @@ async def test_claims_that_are_planned_on_an_empty_queue_are_right_for_a_full_on
     async with _undone(pinned):
         taken = await explained(pinned, due.QUERIES["take_due"], limit=64, **OF_LANE_0)
         claimed = await explained(pinned, due.QUERIES["claim"], event_id=[UUID(int=1)], **some)
+        asked = await explained(
+            pinned, asking.QUERIES["due_of_sources"], source_id=[1], in_hand=[], limit=8
+        )
+        answered = await explained(pinned, due.QUERIES["take_events"], event_id=[UUID(int=1)])
     await pinned.close()
     assert _indexes(taken) == {"due_lane"}
     assert _indexes(claimed) == {"due_event", "due_pkey"}
+    assert _indexes(asked) == {"due_of_source"}
+    assert _indexes(answered) == {"due_event"}
 
 
 def _indexes(nodes: list[Node]) -> set[str]:
@@ -386,6 +401,47 @@ async def test_taking_visits_only_the_months_of_what_it_takes(pinned: Connection
     query = due.QUERIES["take_due"]
     nodes = await explained(pinned, query, limit=UNUSUAL, **OF_LANE_0)
     assert len(partitions_read(nodes)) == 1
+
+
+@pytest.mark.parametrize("limit", [1, 8])
+async def test_what_is_due_of_a_source_costs_what_is_found(
+    connection: Connection, limit: int
+) -> None:
+    """DAT-2 RET-1: not what waits for other gateways, or for this one."""
+    query = asking.QUERIES["due_of_sources"]
+    values: dict[str, Any] = {"source_id": [2, 3], "in_hand": [UUID(int=1)], "limit": limit}
+    nodes = await explained(connection, query, warm=6, **values)
+    assert _indexes(nodes) == {"due_of_source"}
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, limit)
+
+
+async def test_looking_for_what_is_next_of_a_source_reads_one_row(connection: Connection) -> None:
+    """DAT-2 RET-4"""
+    query = asking.QUERIES["next_of_sources"]
+    nodes = await explained(connection, query, warm=6, source_id=[2, 3], in_hand=[])
+    assert_few_rows_are_touched(nodes, 1)
+
+
+async def test_claiming_what_was_asked_costs_what_is_claimed(connection: Connection) -> None:
+    """DAT-2 RET-4"""
+    ids = await event_ids(connection, "ASC", 8)
+    taken = await explained(connection, due.QUERIES["take_events"], warm=6, event_id=ids)
+    values: dict[str, Any] = {"first_id": min(ids), "last_id": max(ids)}
+    read = await explained(connection, asking.QUERIES["read"], warm=6, event_id=ids, **values)
+    assert_no_table_is_read_through(taken + read)
+    assert_few_rows_are_touched(taken + read, 2 * 8)
+    assert len(partitions_planned(read)) == 1
+
+
+async def test_nonces_are_found_by_an_index(pinned: Connection) -> None:
+    """DAT-2 SEC-3"""
+    rows = await pinned.fetch("SELECT digest FROM nonces LIMIT 64")
+    digests = [row["digest"] for row in rows]
+    query = nonces.QUERIES["recorded"]
+    nodes = await explained(pinned, query, source_id=[1] * 64, digest=digests)
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, 64)
 
 
 async def test_claiming_costs_what_is_claimed(connection: Connection) -> None:

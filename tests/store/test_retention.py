@@ -459,6 +459,18 @@ async def test_all_blocks_of_the_keys_are_visited_in_turn(
     assert await house.rows("SELECT count(*) FROM event_keys") == [1000]
 
 
+async def test_nonces_go_by_their_age(house: House) -> None:
+    """DAT-3 SEC-3"""
+    for number, seen_at in enumerate((NOW - 30 * DAY - SECOND, NOW - 30 * DAY, NOW)):
+        await house.run(
+            "INSERT INTO nonces VALUES (1, decode(md5($1), 'hex'), decode(md5($1), 'hex'), 1, $2)",
+            str(number),
+            seen_at,
+        )
+    await house.once(sweep_of("nonces"))
+    assert await house.rows("SELECT seen_at FROM nonces ORDER BY 1") == [NOW - 30 * DAY, NOW]
+
+
 @pytest.mark.parametrize("name", ["evidence", "audit", "outbox", "keys"])
 async def test_a_run_is_bounded_and_says_that_there_is_more(
     house: House, name: str, monkeypatch: pytest.MonkeyPatch

@@ -49,6 +49,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
     kept = settings.retention
     assert (kept.payloads_days, kept.old_months, kept.evidence_days) == (400, "drop", 30)
     assert (kept.audit_days, kept.outbox_days, kept.keys_days) == (400, 30, 0)
+    assert kept.nonces_days == 30
 
 
 def test_the_documented_example_is_read(written: Written) -> None:

@@ -33,7 +33,7 @@ log = logger(__name__)
 
 MAX_AT_ONCE: Final = 64
 MAX_OF_SOURCE: Final = 8
-"""How many questions may be under way, in all and to one gateway."""
+"""How many questions may be under way, in all and to one gateway; one to each, however many."""
 SLOWEST_LOOK_S: Final = 5.0
 FASTEST_LOOK_S: Final = 0.05
 """However often the bell rings, the queue is not looked at more often than this."""
@@ -133,6 +133,8 @@ class Asker:
         self._looked_s = time.monotonic()
         async with self._connected() as connection:
             questions = await self._take(connection)
+        if self._stop_asked.is_set():
+            return 0
         for question in questions:
             self._in_hand[question.event_id] = question.source_id
             task = asyncio.create_task(self._ask_and_settle(question))

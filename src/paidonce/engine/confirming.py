@@ -10,7 +10,7 @@ from paidonce.store import confirmations
 from paidonce.store.db import Database
 
 APPROVED: Final = Ignored(
-    Code.NON_SUCCESS_STATUS, "approved: a pending order has this reference and amount"
+    Code.NON_SUCCESS_STATUS, "approved: a pending order had this reference and amount"
 )
 
 

@@ -12,7 +12,7 @@ from paidonce.engine.gateway_calls import Line
 from paidonce.engine.items import MAX_MESSAGE
 from paidonce.engine.waiting import Answer
 from paidonce.errors import GatewayMismatchError, GatewayUnreachableError
-from paidonce.providers.contract import Call, Conversation, Thin
+from paidonce.providers.contract import Call, Conversation, Reply, Thin
 from paidonce.telemetry import logger
 
 log = logger(__name__)
@@ -45,7 +45,7 @@ async def _converse(thin: Thin, line: Line) -> PaymentEvent | Ignored:
     try:
         call = next(conversation)
         for _ in range(MAX_CALLS):
-            call = await _next_call(conversation, call, line)
+            call = _next_call(conversation, await _reply(call, line))
     except StopIteration as end:
         return _known(end.value)
     finally:
@@ -53,19 +53,24 @@ async def _converse(thin: Thin, line: Line) -> PaymentEvent | Ignored:
     raise RuntimeError(f"the provider wants more than {MAX_CALLS} calls")
 
 
+async def _reply(call: Call, line: Line) -> Reply | GatewayUnreachableError:
+    try:
+        return await line.call(call)
+    except GatewayUnreachableError as error:
+        return error
+
+
+def _next_call(conversation: Conversation, reply: Reply | GatewayUnreachableError) -> Call:
+    """What the provider wants to know next. Raises StopIteration with what it knows at last."""
+    if isinstance(reply, GatewayUnreachableError):
+        return conversation.throw(reply)
+    return conversation.send(reply)
+
+
 def _known(said: object) -> PaymentEvent | Ignored:
     if not isinstance(said, PaymentEvent | Ignored):
         raise TypeError("the provider ended its questions without an answer")
     return said
-
-
-async def _next_call(conversation: Conversation, call: Call, line: Line) -> Call:
-    """What the provider wants to know after the reply to this call, or after none."""
-    try:
-        reply = await line.call(call)
-    except GatewayUnreachableError as error:
-        return conversation.throw(error)
-    return conversation.send(reply)
 
 
 def _may_pass(error: Exception) -> bool:

@@ -15,7 +15,6 @@ from paidonce.providers.contract import Call, Reply
 CONNECT_TIMEOUT_S: Final = 5.0
 CALL_TIMEOUT_S: Final = 10.0
 MAX_REPLY_BYTES: Final = 1024 * 1024
-MAX_CONNECTIONS: Final = 64
 AWAY_PAUSE_S: Final = 10.0
 PAUSES_S: Final = (0.2, 1.0)
 
@@ -70,7 +69,7 @@ class Telephone:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 timeout=self._timeout,
-                connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS),
+                connector=aiohttp.TCPConnector(limit=0),  # whoever calls has his own
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 trust_env=False,

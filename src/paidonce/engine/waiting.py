@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from paidonce.domain.events import Code, EventId, EventStatus, Ignored, Outcome, PaymentEvent
+from paidonce.engine.confirming import APPROVED
 from paidonce.engine.items import MAX_MESSAGE, Request, Rules, Source, Waiting
 from paidonce.errors import RefusedError
 from paidonce.providers.contract import Confirmation, Delivery, Identity, Meaning, Thin
@@ -18,7 +19,6 @@ Answer = PaymentEvent | Ignored | Outcome
 """What a gateway says that an event means, or what became of asking."""
 Answers = Mapping[EventId, Answer]
 NOBODY_ASKED: Final[Answers] = MappingProxyType({})
-ANSWERED: Final = Ignored(Code.NON_SUCCESS_STATUS, "a question that was answered when it came")
 
 
 def waiting_items(
@@ -57,7 +57,7 @@ def _waiting(
             preset = Outcome(EventStatus.FAILED_RETRYABLE, Code.INTERNAL, fault)
     lane = Lane.ASK if isinstance(event, Thin) else claimed.lane
     if isinstance(event, Confirmation):
-        event = ANSWERED
+        event = APPROVED  # or it would not have been stored to be settled
     if isinstance(event, Thin):
         match answer:
             case Outcome():

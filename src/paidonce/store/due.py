@@ -57,7 +57,7 @@ class Claim:
 
 
 class DueClaims:
-    """Takes what is due in a lane, the oldest first.
+    """Takes what is due in a lane, the oldest first. What is to be asked is not taken like this.
 
     Usually that is the beginning of an index. While a snapshot is held open somewhere, though, the
     rows that were claimed before cannot be cleaned away, and each claim has to step over all of

@@ -3,11 +3,12 @@
 -- else is settling is passed over, and stays in the queue.
 
 -- name: take_due
--- What is due in a lane. The lower bound is a hint: see DueClaims in due.py.
+-- What is due in a lane that settles; what is to be asked has an index of its own (asking.sql). The
+-- lower bound is a hint: see DueClaims in due.py.
 SELECT d.event_id, d.run_at
   FROM due AS d
   JOIN webhook_events AS e ON e.id = d.event_id
- WHERE d.lane = :lane
+ WHERE d.lane = :lane AND d.lane <> 1
    AND d.run_at BETWEEN :not_before AND now()
  ORDER BY d.run_at
  LIMIT :limit
@@ -24,15 +25,6 @@ SELECT d.event_id
    FOR UPDATE OF d SKIP LOCKED
    FOR NO KEY UPDATE OF e SKIP LOCKED;
 
--- name: take_events
--- These, unless somebody has them in hand.
-SELECT d.event_id
-  FROM due AS d
-  JOIN webhook_events AS e ON e.id = d.event_id
- WHERE d.event_id = ANY (:event_id::uuid[])
-   FOR UPDATE OF d SKIP LOCKED
-   FOR NO KEY UPDATE OF e SKIP LOCKED;
-
 -- name: mark_start
 -- Say, and commit by itself, that an event which is held is tried, and how often that was said.
 INSERT INTO started (event_id, starts) VALUES (:event_id, 1)
@@ -41,6 +33,15 @@ RETURNING starts;
 
 -- name: unmark_start
 UPDATE started SET starts = starts - 1 WHERE event_id = :event_id AND starts > 0;
+
+-- name: take_events
+-- These, unless somebody has them in hand.
+SELECT d.event_id
+  FROM due AS d
+  JOIN webhook_events AS e ON e.id = d.event_id
+ WHERE d.event_id = ANY (:event_id::uuid[])
+   FOR UPDATE OF d SKIP LOCKED
+   FOR NO KEY UPDATE OF e SKIP LOCKED;
 
 -- name: claim
 WITH claimed AS (
@@ -76,7 +77,7 @@ VALUES (now() + :delay::interval, :event_id, :faults, :waits_on, :lane, :source_
 -- How long until something is due in a lane; no row when nothing waits there.
 SELECT extract(epoch FROM d.run_at - now())::float8 AS in_s
   FROM due AS d
- WHERE d.lane = :lane
+ WHERE d.lane = :lane AND d.lane <> 1
    AND d.run_at >= :not_before
    AND EXISTS (SELECT 1 FROM webhook_events AS e WHERE e.id = d.event_id)
  ORDER BY d.run_at

@@ -7,11 +7,13 @@ ALTER TABLE due
     ADD CONSTRAINT due_asked_has_source CHECK (lane <> 1 OR source_id IS NOT NULL);
 
 -- Still without the id: see 0002.
-CREATE INDEX due_lane ON due (lane, run_at);
+CREATE INDEX due_lane ON due (lane, run_at) WHERE lane <> 1;
 
 DROP INDEX due_run_at;
 
--- Each gateway is asked for itself, so that what waits for a slow one stands in nobody's way.
+-- Each gateway is asked by itself, so that what waits for a slow one stands in nobody's way. It is
+-- the only index of that lane: another one would be taken for a source of which little waits, which
+-- means reading past all that waits for others.
 CREATE INDEX due_of_source ON due (source_id, run_at) WHERE lane = 1;
 
 CREATE TYPE written_due_2 AS (
