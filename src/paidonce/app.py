@@ -1,6 +1,7 @@
 """The composition root: the only module that knows every room."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Set
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -28,8 +29,10 @@ from paidonce.errors import (
     DatabaseAwayError,
     EmbeddedDatabaseError,
     InvalidMoneyError,
+    InvalidRequestError,
 )
 from paidonce.operations import Operations
+from paidonce.operations import Scope as KeyScope
 from paidonce.providers import configured_providers
 from paidonce.settings import PlanSettings, Role, Settings
 from paidonce.store.db import Database, open_database, place_of, rights_told
@@ -39,7 +42,7 @@ from paidonce.store.schema import ensure_partitions, migrate, register_source, s
 from paidonce.telemetry import logger
 from paidonce.web.addresses import Addresses
 from paidonce.web.api import describe, operators_api
-from paidonce.web.edge import PREFIX, Edge, Receive, Scope, Send
+from paidonce.web.edge import PREFIX, Edge, Receive, Scope, Send, path_within
 from paidonce.web.health import add_health
 
 log = logger(__name__)
@@ -53,6 +56,7 @@ class App:
     """A service that runs: its verbs, and the ASGI application that answers."""
 
     operations: Operations
+    database: Database
     edge: Edge | None
     asgi: "Dispatcher | FastAPI"
     finish: Callable[[], None]
@@ -69,7 +73,7 @@ class Dispatcher:
         self._api = api
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "")
+        path = path_within(scope)
         is_delivery = path.startswith(PREFIX) and path != f"{PREFIX}health"
         await (self._edge if is_delivery else self._api)(scope, receive, send)
 
@@ -117,6 +121,18 @@ async def opened_operations(settings: Settings) -> AsyncIterator[Operations]:
         yield Operations(database, rules)
 
 
+async def accept_bootstrap_key(operations: Operations) -> bool:
+    """Let the environment's key in, if it has one. Raises ConfigurationError."""
+    key = os.environ.get("PAIDONCE_BOOTSTRAP_KEY")
+    if key is None:
+        return False
+    try:
+        await operations.accept_key(key, "bootstrap", KeyScope.ADMIN)
+    except InvalidRequestError as error:
+        raise ConfigurationError(f"PAIDONCE_BOOTSTRAP_KEY (hidden): {error}") from None
+    return True
+
+
 @asynccontextmanager
 async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIterator[App]:
     """The service in these roles. At the end, what was accepted is settled before it stops."""
@@ -150,7 +166,7 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
             for worker in workers:
                 worker.finish()
 
-        yield App(operations, edge, asgi, finish, group.give_up)
+        yield App(operations, database, edge, asgi, finish, group.give_up)
 
 
 def _doors(
@@ -164,7 +180,9 @@ def _doors(
     api = operators_api(operations)
     add_health(api, operations, group, intake.sources)
     describe(api)
-    edge = Edge(intake, configured_addresses(settings), settings.server.max_body_bytes)
+    server = settings.server
+    addresses = configured_addresses(settings)
+    edge = Edge(intake, addresses, server.max_body_bytes, server.request_timeout_s)
     return edge, Dispatcher(edge, api)
 
 
