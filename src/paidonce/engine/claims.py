@@ -3,16 +3,18 @@
 Each attempt is a savepoint. An event that cannot be settled is put off, and no other one suffers.
 """
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from paidonce.domain.events import Outcome, PaymentEvent
-from paidonce.engine.handling import settle_one
+from paidonce.engine.handling import BrokenTransactionError, settle_one, without_calls
 from paidonce.engine.items import Item, Result, Revisit, Rules, Settled, Verdict, Waiting
 from paidonce.engine.settle import settle
 from paidonce.engine.transactions import settle_whatever_happens
 from paidonce.engine.waiting import NOBODY_ASKED, Answers, waiting_items
+from paidonce.errors import DatabaseAwayError
 from paidonce.providers.contract import Thin
 from paidonce.store import due
 from paidonce.store.db import Trouble, trouble
@@ -26,6 +28,8 @@ FOREIGN_DELAY: Final = timedelta(hours=1)
 HELD_DELAY: Final = timedelta(seconds=1)
 """The same of one that others are faster with, again and again."""
 NO_DELAY: Final = timedelta(0)
+MAX_LOOKS: Final = 40
+LOOK_PAUSE_S: Final = 0.05
 REFUSED_DELAY: Final = timedelta(minutes=1)
 """The same of one of which not even a failure can be recorded."""
 
@@ -81,6 +85,28 @@ async def settle_claimed(
         if not _was_held(item, settled):
             settled = settled.and_then(await settle_whatever_happens([item], attempt, put_off))
     return settled
+
+
+async def settle_without_calls(
+    connection: Connection,
+    broken: BrokenTransactionError,
+    rules: Rules,
+    answers: Answers = NOBODY_ASKED,
+) -> Settled:
+    """Settle, on another connection, an event whose handler has broken the transaction: as held.
+
+    Raises DatabaseAwayError when the database does not let go of it.
+    """
+    assert broken.event_id is not None
+    quiet = without_calls(rules, broken.held)
+    for _ in range(MAX_LOOKS):
+        async with connection.transaction():
+            claim = await due.claim_events(connection, [broken.event_id])
+            settled = await settle_claimed(connection, claim, quiet, answers=answers)
+        if claim.number > 0:
+            return settled
+        await asyncio.sleep(LOOK_PAUSE_S)  # the database has not noticed that it was let go
+    raise DatabaseAwayError("an event is still held by the connection that its handler broke")
 
 
 def _was_held(item: Item, settled: Settled) -> bool:

@@ -10,13 +10,12 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from paidonce.crashpoints import Point, passing
-from paidonce.domain.events import Code, EventId, EventStatus, Outcome
+from paidonce.domain.events import Code, EventStatus, Outcome
 from paidonce.engine.bell import Bell
-from paidonce.engine.claims import settle_claimed
-from paidonce.engine.handling import broken_transaction, without_calls
+from paidonce.engine.claims import settle_claimed, settle_without_calls
+from paidonce.engine.handling import broken_transaction
 from paidonce.engine.items import Rules
 from paidonce.engine.outcomes import report
-from paidonce.errors import DatabaseAwayError
 from paidonce.store import due
 from paidonce.store.db import Database
 from paidonce.store.queries import Connection
@@ -34,8 +33,6 @@ STOP_TIMEOUT_S: Final = 1.0
 CAREFUL_EVENTS: Final = MAX_BATCH
 """How many events a new process settles one by one, if there are so many: it may have been started
 because an event ended the one before it."""
-MAX_LOOKS: Final = 40
-LOOK_PAUSE_S: Final = 0.05
 MAX_STARTS: Final = 5
 """How often a process may have ended while it settled an event, before a person has to see it."""
 
@@ -152,19 +149,9 @@ class Worker:
             if broken is None or broken.event_id is None:
                 raise
             await self.close()
-            return await self._hold(broken.event_id, without_calls(self._rules, broken.held))
-
-    async def _hold(self, event_id: EventId, rules: Rules) -> int:
-        connection = await self._connected()
-        for _ in range(MAX_LOOKS):
-            async with connection.transaction():
-                claim = await due.claim_events(connection, [event_id])
-                settled = await settle_claimed(connection, claim, rules)
-            if claim.number > 0:
-                report(settled)
-                return claim.number
-            await self._pause(LOOK_PAUSE_S)  # the database has not noticed that it was let go
-        raise DatabaseAwayError("an event is still held by the connection that its handler broke")
+            connection = await self._connected()
+            report(await settle_without_calls(connection, broken, self._rules))
+            return 1
 
     async def _idle_s(self) -> float:
         next_s = await self._claims.next_run_in_s(await self._connected())
