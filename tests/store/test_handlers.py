@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -369,6 +370,27 @@ async def test_whatever_a_handler_does_a_user_is_created(shop: Shop, misdeed: Ha
     assert await shop.parcels() == []
     assert (await shop.event(item))[:2] == ("FAILED_RETRYABLE", "HANDLER_FAILED")
     assert (await shop.stage.payment("p"))["review"] == "HANDLER_FAILED"
+    assert await shop.work() == 1
+    assert await shop.parcels() == [("payment.succeeded", 99_000)]
+
+
+async def test_a_handler_that_does_not_end_is_left_behind(shop: Shop) -> None:
+    """FUL-5: nobody waits for one that will not be cut off."""
+    released = asyncio.Event()
+
+    async def never_end(happened: Happened) -> None:
+        while not released.is_set():
+            with suppress(asyncio.CancelledError):
+                await released.wait()
+
+    shop.script = [never_end]
+    item = await shop.paid("p")
+    try:
+        done, _ = await asyncio.wait({asyncio.create_task(shop.work())}, timeout=10)
+        assert [task.result() for task in done] == [1]
+    finally:
+        released.set()
+    assert (await shop.event(item))[:2] == ("FAILED_RETRYABLE", "HANDLER_FAILED")
     assert await shop.work() == 1
     assert await shop.parcels() == [("payment.succeeded", 99_000)]
 
