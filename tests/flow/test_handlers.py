@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from tests.flow.tools import event, items, rows, start_in_each, until
 from tests.service import BASIC, Service, paid
 
 HANDLERS: Final = """
-import os, signal
+import asyncio, os, signal
 import paidonce
 
 @paidonce.on("payment.succeeded")
@@ -25,6 +26,9 @@ async def note(happened: paidonce.Happened) -> None:
     )
     if os.environ.get("DIE_IN_HANDLER") and happened.payment.ids[0].value == "p-1":
         os.kill(os.getpid(), signal.SIGKILL)
+    if happened.payment.ids[0].value.startswith("slow"):
+        open("begun", "w").close()
+        await asyncio.sleep(60)
     if happened.payment.ids[0].value.startswith("late"):
         raise paidonce.Retry("not yet", after=600)
     if happened.payment.ids[0].value.startswith("never"):
@@ -145,6 +149,22 @@ def test_a_handler_that_dies_with_its_process_has_done_nothing(
     service = start_service(CONFIG, **own)
     assert {reply.http for reply in deliver(service)} == {200}
     assert until(lambda: noted(database_url) == NUMBER)
+
+
+def test_a_stop_does_not_wait_for_a_slow_handler(
+    start_service: StartService, database_url: str, own: dict[str, str]
+) -> None:
+    """FUL-5 section 15: exit 0 within 10 s, and what was begun is done by the next one."""
+    service = start_service(f"handler_timeout_s = 25\n{CONFIG}", **own)
+    service.user("buyer@example.com")
+    event_id = service.deliver(paid("slow")).json["event_id"]
+    assert until((service.folder / "begun").exists)
+    started_s = time.monotonic()
+    assert service.end() == 0
+    assert time.monotonic() - started_s < 10
+    assert noted(database_url) == 0
+    waiting = "SELECT status FROM webhook_events WHERE id = $1::text::uuid"
+    assert rows(database_url, waiting, event_id) == [{"status": "VALIDATED"}]
 
 
 def test_several_processes_and_workers_handle_each_once(

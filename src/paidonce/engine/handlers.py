@@ -48,7 +48,8 @@ class Happened:
     """What a handler gets."""
 
     name: str
-    source: str
+    source: str | None
+    """Where it was paid; None if that is not configured any more."""
     payment: Payment
     order: Order | None
     amount: Money | None
@@ -99,8 +100,7 @@ def on(name: str) -> Callable[[Decorated], Decorated]:
         raise ConfigurationError(f"on({name!r}): there is no such name; names are {known}")
 
     def register(handler: Decorated) -> Decorated:
-        called = handler if inspect.isroutine(handler) else getattr(handler, "__call__", None)  # noqa: B004
-        if not inspect.iscoroutinefunction(called):
+        if not any(map(inspect.iscoroutinefunction, (handler, type(handler).__call__))):
             raise ConfigurationError(f"on({name!r}): give it an async function")
         _refuse_twin(name, handler)
         _registered[Occasion(name)].append(handler)

@@ -131,7 +131,7 @@ def _calls(connection: Connection, item: Item, decision: Decision, rules: Rules)
             handler,
             Happened(
                 name=occasion,
-                source=rules.sources[payment.source_id].name,
+                source=source.name if source else None,
                 payment=payment,
                 order=decision.order,
                 amount=amount,
@@ -140,8 +140,8 @@ def _calls(connection: Connection, item: Item, decision: Decision, rules: Rules)
             ),
         )
         for occasion, payment, amount in happenings(decision)
+        for source in (rules.sources.get(payment.source_id),)
         for handler in rules.handlers.of.get(occasion, ())
-        if payment.source_id in rules.sources
     ]
 
 
