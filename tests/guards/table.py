@@ -791,6 +791,15 @@ GUARDS: Final = (
         f"{_HANDLERS}whatever_a_handler_does_nothing_is_half_done[commit_and_swallow]",
     ),
     Guard(
+        "what a handler wrote can be committed",
+        "FUL-5",
+        "store/handling.py",
+        '        await QUERIES["check_deferred"].run(connection)\n',
+        "",
+        f"{_HANDLERS}whatever_a_handler_does_nothing_is_half_done[write_what_cannot_be_committed]",
+        is_kin=True,
+    ),
+    Guard(
         # Whether there is a transaction at all can be told without asking the database.
         "the handler's transaction is the one it was called in",
         "FUL-5",

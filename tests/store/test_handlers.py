@@ -90,8 +90,11 @@ class Shop:
 async def shop(database: Database) -> AsyncIterator[Shop]:
     async with database.connection() as connection:
         await connection.execute(
-            "CREATE TABLE parcels (id bigint GENERATED ALWAYS AS IDENTITY, occasion text,"
-            " payment_id uuid, amount_minor bigint, UNIQUE (occasion, payment_id, amount_minor))"
+            "CREATE TABLE parcels (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,"
+            " occasion text, payment_id uuid, amount_minor bigint,"
+            " UNIQUE (occasion, payment_id, amount_minor));"
+            "CREATE TABLE labels"
+            " (parcel_id bigint REFERENCES parcels DEFERRABLE INITIALLY DEFERRED)"
         )
     made = await stage(database, RetryPolicy(attempts=3))
 
@@ -258,6 +261,10 @@ async def let_an_error_through(happened: Happened) -> None:
     await happened.connection.execute("SELECT 1 / 0")
 
 
+async def write_what_cannot_be_committed(happened: Happened) -> None:
+    await happened.connection.execute("INSERT INTO labels VALUES (-1)")
+
+
 async def commit(happened: Happened) -> None:
     await happened.connection.execute("COMMIT")
 
@@ -319,6 +326,7 @@ MISDEEDS: Final = [
     sleep_whatever_happens,
     swallow_an_error,
     let_an_error_through,
+    write_what_cannot_be_committed,
     commit,
     commit_and_swallow,
     commit_and_begin_again,

@@ -5,6 +5,7 @@ from typing import Final
 
 import asyncpg
 
+from paidonce.store.db import Trouble, trouble
 from paidonce.store.queries import Connection, load_queries
 
 QUERIES: Final = load_queries(__file__)
@@ -22,12 +23,19 @@ async def begin(connection: Connection, timeout_s: float) -> int:
 async def end(connection: Connection, number: int) -> bool:
     """Whether all is well: the same transaction is still open. Lets it be committed then.
 
-    Raises SpoiledTransactionError when a statement in it has failed.
+    Raises SpoiledTransactionError when a statement in it has failed, or it could not be committed.
     """
     try:
-        return await QUERIES["end"].row(connection, id=number) is not None
+        is_same = await QUERIES["end"].row(connection, id=number) is not None
+        await QUERIES["check_deferred"].run(connection)
+        await QUERIES["defer_again"].run(connection)
     except asyncpg.InFailedSQLTransactionError as error:
         raise SpoiledTransactionError("a statement failed, and its handler went on") from error
+    except asyncpg.PostgresError as error:
+        if trouble(error) is Trouble.AWAY:
+            raise
+        raise SpoiledTransactionError("what its handler wrote cannot be committed") from error
+    return is_same
 
 
 def is_open(connection: Connection) -> bool:
