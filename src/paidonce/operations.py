@@ -18,12 +18,7 @@ from paidonce.domain.money import Money, known_currency, money
 from paidonce.domain.orders import MAX_REFERENCE, Kind
 from paidonce.engine.items import Link, Rules
 from paidonce.engine.linking import Linker, User
-from paidonce.errors import (
-    ConflictError,
-    InvalidMoneyError,
-    InvalidRequestError,
-    NotFoundError,
-)
+from paidonce.errors import InvalidMoneyError, InvalidRequestError, NotFoundError
 from paidonce.store import keys, listings, orders, people, wallets
 from paidonce.store.db import Database
 from paidonce.store.orders import NewOrder
@@ -191,8 +186,6 @@ class Operations:
 
         Raises ConflictError when it was applied already: then the refund itself will be heard of.
         """
-        if (await self.payment(payment_id)).applied_at is not None:
-            raise ConflictError(f"payment {payment_id} was applied already; refund it")
         link = Link(is_for_refund=True)
         await self._linker.link(
             PaymentId(payment_id), link, actor.name, "refund_wanted", reason=reason
@@ -221,8 +214,12 @@ class Operations:
         Raises InvalidRequestError, NotFoundError for a user or wallet that is not there, and
         ConflictError when there is another order with this reference.
         """
-        made = await self._new_order(order)
-        is_new = await self._linker.create_order(made)
+        amount = _order_amount(order)
+        async with self._database.connection() as connection:
+            is_known = await orders.is_known(connection, order.reference, order.digest(amount))
+        if is_known:
+            return await self.order(order.reference), False
+        is_new = await self._linker.create_order(await self._new_order(order, amount))
         return await self.order(order.reference), is_new
 
     async def order(self, reference: str) -> OrderView:
@@ -263,8 +260,11 @@ class Operations:
             raise NotFoundError(f"there is no wallet {wallet_id}")
         return wallet_view(dict(row))
 
-    async def _new_order(self, asked: OrderRequest) -> NewOrder:
-        amount = _order_amount(asked)
+    async def _new_order(self, asked: OrderRequest, amount: Money) -> NewOrder:
+        if asked.plan_id is not None and asked.kind is not Kind.SUBSCRIPTION:
+            raise InvalidRequestError("plan_id: only a subscription has one")
+        if asked.wallet_id is not None and asked.kind is not Kind.WALLET:
+            raise InvalidRequestError("wallet_id: only a top-up has one")
         if asked.user_id is not None:
             await self.user(asked.user_id)
         if asked.kind is Kind.SUBSCRIPTION:
@@ -305,6 +305,8 @@ class Operations:
     def _source_ids(self, names: Sequence[str] | None) -> list[SourceId] | None:
         if names is None:
             return None
+        if not names:
+            raise InvalidRequestError("sources: name at least one, or leave it out")
         known = {source.name: source.id for source in self._rules.sources.values()}
         for name in names:
             if name not in known:

@@ -92,7 +92,7 @@ class OrderView:
     email: str | None
     plan_id: str | None
     wallet_id: UUID | None
-    sources: list[str]
+    sources: list[str] | None  # null: any may pay it
     paid_at: datetime | None
     canceled_at: datetime | None
     refunded_at: datetime | None

@@ -27,6 +27,7 @@ _ANSWERS: Final = "tests/flow/test_answers.py::test_"
 _ASKED: Final = "tests/store/test_asking.py::test_"
 _DOOR: Final = "tests/store/test_thin_intake.py::test_"
 _NONCES: Final = "tests/store/test_nonces.py::test_"
+_ALIPAY: Final = "tests/providers/test_alipay.py::test_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +258,7 @@ GUARDS: Final = (
     Guard(
         "the age of what is signed",
         "PRV-8",
-        "providers/standard_webhooks.py",
+        "providers/signing.py",
         "if tolerance_s is not None and abs(age_s) > tolerance_s:",
         "if False:",
         "tests/providers/test_conformance.py::test_a_stale_time_is_refused_and_told_apart",
@@ -301,6 +302,23 @@ GUARDS: Final = (
         "tests/providers/test_portone_v1.py"
         "::test_what_is_not_the_same_takes_no_key_of_the_real_one",
         is_kin=True,
+    ),
+    Guard(
+        "an id that nobody signed",
+        "INB-1",
+        "providers/generic.py",
+        "if not self.is_all_signed:",
+        "if False:",
+        "tests/providers/test_generic.py::test_an_id_that_nobody_signed_is_never_a_key_alone",
+    ),
+    Guard(
+        "money without an intent or a charge",
+        "PAY-3",
+        "providers/stripe_events.py",
+        'if not any(one.kind in ("payment", "charge") for one in ids):',
+        "if False:",
+        "tests/providers/test_stripe_events.py"
+        "::test_what_names_neither_intent_nor_charge_brings_no_money_of_its_own",
     ),
     Guard(
         "the key only after the signature",
@@ -851,5 +869,31 @@ GUARDS: Final = (
         "",
         "tests/unit/test_handlers.py::test_a_file_that_is_imported_under_two_names_is_refused",
         is_kin=True,
+    ),
+    # What a gateway's own words could be bent to.
+    Guard(
+        "one reading of what Alipay signed",
+        "PRV-4",
+        "providers/alipay.py",
+        "if _is_ambiguous(signed, pairs):",
+        "if False:",
+        f"{_ALIPAY}the_same_bytes_cut_into_other_parameters_are_refused",
+    ),
+    Guard(
+        "the seller that Alipay names",
+        "PRV-4",
+        "providers/alipay.py",
+        "given != wanted and (given or _kind(parameters) == TRADE)",
+        "False",
+        f"{_ALIPAY}what_is_meant_for_another_app_or_seller_is_refused",
+        is_kin=True,
+    ),
+    Guard(
+        "renewals at Creem as payments of their own",
+        "PRV-5",
+        "providers/creem_events.py",
+        "_id(subscription) if is_first else None",
+        "_id(subscription)",
+        "tests/providers/test_creem.py::test_a_renewal_is_a_payment_of_its_own",
     ),
 )

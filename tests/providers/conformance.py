@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
+from urllib.parse import parse_qsl, urlencode
 
 from paidonce.domain.events import Ignored, PaymentEvent
 from paidonce.providers.contract import (
@@ -63,7 +64,10 @@ class Case:
     deliver: MakeDelivery
     unknown_kind: str
     signature_header: str = ""
-    """Empty where the gateway signs nothing."""
+    """Where the signature is: a header, or `form:NAME`, a parameter of the form.
+
+    Empty where the gateway signs nothing.
+    """
     unknown_payment_id: str | None = "p-1"
     """The payment of an event of that kind, where it still names one."""
     wrong_signatures: Mapping[str, str] = field(default_factory=dict)
@@ -78,6 +82,8 @@ class Case:
     """Whether a delivery holds the gateway's own id of the event."""
     answer: Callable[[Said, Call], Reply] | None = None
     """What the gateway replies when it is asked about what was said; None if it need not be."""
+    secrets_setting: str = "secrets"
+    tells_email: bool = True
 
     def __str__(self) -> str:
         return self.name
@@ -154,6 +160,36 @@ def changed(
     )
 
 
+def header(delivery: Delivery, name: str) -> str:
+    """What a header says, or a parameter of a form (`form:NAME`)."""
+    if name.startswith(_FORM):
+        return _form(delivery)[name.removeprefix(_FORM)]
+    return delivery.headers[name]
+
+
 def with_header(delivery: Delivery, name: str, value: str) -> Delivery:
-    """The delivery with one other header."""
+    """The delivery with one other header, or parameter of its form."""
+    if name.startswith(_FORM):
+        return _with_form(delivery, _form(delivery) | {name.removeprefix(_FORM): value})
     return changed(delivery, headers={**delivery.headers, name: value})
+
+
+def without_header(delivery: Delivery, name: str) -> Delivery:
+    """The delivery without one of its headers, or parameters of its form."""
+    if name.startswith(_FORM):
+        form = _form(delivery)
+        return _with_form(delivery, {key: form[key] for key in form if f"{_FORM}{key}" != name})
+    others = {key: value for key, value in delivery.headers.items() if key != name}
+    return changed(delivery, headers=others)
+
+
+_FORM: Final = "form:"
+
+
+def _form(delivery: Delivery) -> dict[str, str]:
+    return dict(parse_qsl(delivery.body.decode("ascii"), keep_blank_values=True))
+
+
+def _with_form(delivery: Delivery, form: Mapping[str, str]) -> Delivery:
+    pairs = {name: value.encode("utf-8", "surrogatepass") for name, value in form.items()}
+    return changed(delivery, body=urlencode(pairs).encode())

@@ -297,6 +297,7 @@ async def test_loading_finds_every_row_by_an_index(pinned: Connection) -> None:
         id_value=[f"p-{number}" for number in NUMBERS],
         payment_id=[],
         reference=[f"o-{number}" for number in NUMBERS],
+        max_of_order=settlement.MAX_OF_ORDER,
         email_key=[f"{number}@example.com" for number in NUMBERS],
         user_id=[],
     )
@@ -350,6 +351,7 @@ async def test_plans_that_are_made_on_empty_tables_are_right_for_full_ones(
         await ensure_partitions(connection, NOW)
     pinned = await database.dedicated()
     wanted: dict[str, Any] = {name: [] for name in settlement.QUERIES["load"].parameters}
+    wanted["max_of_order"] = settlement.MAX_OF_ORDER
     async with _undone(pinned):
         nodes = await explained(pinned, settlement.QUERIES["load"], **wanted)
         nodes += await plan_of_writing(pinned, UUID(int=1), run=False)

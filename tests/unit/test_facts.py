@@ -17,13 +17,14 @@ from paidonce.domain.events import (
     ExternalId,
     Ignored,
     PaymentEvent,
+    PaymentId,
     Refund,
     Says,
     SourceId,
     UserId,
 )
 from paidonce.domain.money import Money
-from paidonce.domain.payments import Facts, Payment, PaymentStatus, facts_of, merge
+from paidonce.domain.payments import Facts, Payment, PaymentStatus, facts_of, joined, merge
 from paidonce.domain.plans import Plan, plan_book
 from paidonce.domain.state import Decision, State
 from paidonce.domain.subscriptions import Subscription
@@ -55,6 +56,8 @@ facts = st.builds(
     canceled_at=times,
     refunded_at=times,
     processing_at=times,
+    disputed_at=times,
+    dispute_won_at=times,
 )
 
 
@@ -93,6 +96,9 @@ def test_merged_facts_only_grow(one: Facts, other: Facts) -> None:
     for name in ("paid_at", "failed_at", "voided_at", "canceled_at", "refunded_at"):
         known = [time for time in (getattr(one, name), getattr(other, name)) if time]
         assert getattr(both, name) == min(known, default=None)
+    for name in ("disputed_at", "dispute_won_at"):
+        known = [time for time in (getattr(one, name), getattr(other, name)) if time]
+        assert getattr(both, name) == max(known, default=None)
 
 
 def test_distinct_refunds_add_up_and_repeats_do_not() -> None:
@@ -479,10 +485,10 @@ def test_a_source_that_does_not_link_by_e_mail_never_does() -> None:
 
 
 def test_a_later_event_that_brings_the_address_applies_the_payment() -> None:
-    """PAY-5"""
+    """PAY-5: then it has said something new, whatever else it says."""
     lived = Life().hears(replace(PAID, email=None), PENDING)
     assert lived.payment.applied_at == NOW
-    assert lived.decisions[-1].outcome.code is Code.OUT_OF_ORDER
+    assert lived.decisions[-1].outcome.status is EventStatus.PROCESSED
 
 
 def test_one_sources_payment_is_never_anothers() -> None:
@@ -507,3 +513,78 @@ def test_a_second_payment_of_one_user_extends_the_same_subscription() -> None:
     assert lived.applied_times == 2
     assert lived.subscription is not None
     assert lived.subscription.current_period_end == NOW + timedelta(days=60)
+
+
+@given(st.permutations([0, 1, 2, 3]))
+def test_a_dispute_that_is_won_is_cleared_in_whatever_order_it_is_told(order: list[int]) -> None:
+    """PAY-2: until there is another one; the money is not touched by the flag."""
+    told = [
+        says(Says.DISPUTED, occurred_at=NOW),
+        says(Says.DISPUTE_WON, occurred_at=NOW + timedelta(hours=1)),
+        PAID,
+        says(Says.DISPUTED, occurred_at=NOW + timedelta(minutes=1)),
+    ]
+    known = Life().hears(*(told[one] for one in order)).payment
+    assert not known.facts.is_disputed
+    assert known.facts.disputed_at == NOW + timedelta(minutes=1)
+    assert known.facts.status is PaymentStatus.SUCCEEDED
+    assert known.applied_at is not None
+    again = says(Says.DISPUTED, occurred_at=NOW + timedelta(hours=2))
+    assert merge(known.facts, facts_of(again, NOW)).is_disputed
+
+
+def test_a_dispute_that_is_lost_is_a_refund() -> None:
+    """PAY-2 FUL-4"""
+    disputed = says(Says.DISPUTED, occurred_at=NOW)
+    lived = Life().hears(PAID, disputed)
+    assert (lived.payment.facts.is_disputed, lived.payment.reversed_minor) == (True, 0)
+    lived.hears(ALL_BACK)
+    assert lived.payment.facts.status is PaymentStatus.REFUNDED
+    assert _end(lived.subscription) == NOW
+
+
+@given(facts, facts, st.sampled_from([None, "order-1"]), st.sampled_from([None, "order-1", "o-2"]))
+def test_joining_two_payments_that_are_not_applied_is_commutative(
+    one: Facts, other: Facts, order: str | None, other_order: str | None
+) -> None:
+    """PAY-1: whichever row stays, it knows the same."""
+    first = Payment(PaymentId(UUID(int=1)), SOURCE, PAYMENT, one, order=order, email=EMAIL)
+    second = Payment(
+        PaymentId(UUID(int=2)), SOURCE, (ExternalId("charge", "c-1"),), other, order=other_order
+    )
+    here, there = joined(first, second, True), joined(second, first, True)
+    assert here.facts == there.facts == merge(one, other)
+    assert set(here.ids) == set(there.ids)
+    assert here.email == there.email == EMAIL
+    disagree = None not in (order, other_order) and order != other_order
+    assert here.is_contested == there.is_contested == disagree
+    if not disagree:
+        assert here.order == there.order
+
+
+JOINING = replace(PENDING, ids=(*PAYMENT, ExternalId("charge", "c-1")))
+AS_CHARGE = replace(PAID, ids=(ExternalId("charge", "c-1"),))
+LIVES_OF_TWO_NAMES = {
+    "paid under one": (AS_CHARGE, FAILED, JOINING),
+    "paid under both": (AS_CHARGE, PAID, JOINING),
+    "refunded under the other": (AS_CHARGE, ALL_BACK, JOINING),
+}
+
+
+@pytest.mark.parametrize("with_user", [True, False], ids=["user", "no user"])
+@pytest.mark.parametrize("life", LIVES_OF_TWO_NAMES.values(), ids=LIVES_OF_TWO_NAMES.keys())
+def test_payments_that_turn_out_to_be_one_end_alike_in_every_order(
+    life: Sequence[PaymentEvent], with_user: bool
+) -> None:
+    """PAY-1: one row unless both were applied, which is a conflict for a person."""
+    ends = []
+    for order in permutations(life):
+        lived = Life(with_user).hears(*order)
+        if sum(one.applied_at is not None for one in lived.state.payments.values()) == 2:
+            assert {one.review for one in lived.state.payments.values()} >= {Code.LINK_CONFLICT}
+            continue
+        (payment,) = lived.state.payments.values()
+        given = _end(lived.subscription)
+        ends.append((payment.facts, payment.review, set(payment.ids), max(given or NOW, NOW)))
+    assert ends
+    assert all(end == ends[0] for end in ends)

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 import paidonce
-from paidonce.domain.applying import Problem, Terms, apply
+from paidonce.domain.applying import Terms, apply
 from paidonce.domain.decide import Arrived, decide
 from paidonce.domain.events import (
     PROCESSED,
@@ -19,6 +19,7 @@ from paidonce.domain.events import (
     ExternalId,
     PaymentEvent,
     PaymentId,
+    Problem,
     Says,
     SourceId,
     reason_of,

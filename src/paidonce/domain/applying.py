@@ -9,6 +9,7 @@ from paidonce.domain.events import (
     Code,
     EventStatus,
     Outcome,
+    Problem,
     Reason,
     SubscriptionId,
     UserId,
@@ -21,22 +22,6 @@ from paidonce.domain.reversing import with_reversal
 from paidonce.domain.state import Applied, Decision, Movement, State
 from paidonce.domain.subscriptions import Subscription, SubscriptionStatus, extended
 from paidonce.domain.wallets import credited
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a payment that holds money cannot be applied now."""
-
-    code: Reason
-    message: str
-    is_final: bool = True
-    awaits: str | None = None
-
-    @property
-    def outcome(self) -> Outcome:
-        """What becomes of an event because of it."""
-        status = EventStatus.FAILED_FINAL if self.is_final else EventStatus.FAILED_RETRYABLE
-        return Outcome(status, self.code, self.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +55,7 @@ def apply(
             return _not_applied(Decision(PROCESSED, before, payment), price, terms.held)
         return _reviewed(decision, price, _mispriced(payment, terms.paid, price))
     if not _has_money(payment, terms):
-        return Decision(PROCESSED, before, replace(payment, review=None))
+        return Decision(PROCESSED, before, replace(payment, review=_missing(payment)))
     user_id = _owner(state, payment, terms.link_by_email)
     problem = (
         _barred(payment)
@@ -83,7 +68,8 @@ def apply(
         return _not_applied(Decision(PROCESSED, before, owned), price, problem, unlinked)
     assert plan is not None
     assert user_id is not None
-    return _extend(state, before, payment, plan, user_id, now)
+    assert terms.paid is not None
+    return _extend(state, before, payment, terms.paid.amount_minor, plan, user_id, now)
 
 
 def waits_for_email(key: str) -> str:
@@ -109,7 +95,7 @@ def _apply_to_order(
     decision = Decision(PROCESSED, before, payment, order=order)
     if order is None:
         if not _has_money(payment, terms):
-            return replace(decision, payment=replace(payment, review=None))
+            return replace(decision, payment=replace(payment, review=_missing(payment)))
         waits = waits_for_order(payment.order)
         missing = Problem(Code.ORDER_MISSING, "there is no such order yet", False, waits)
         return _not_applied(decision, None, _barred(payment) or missing)
@@ -117,10 +103,11 @@ def _apply_to_order(
         after = with_reversal(state, decision, now)
         if after.done and terms.held is not None:
             return _not_applied(decision, order.amount, terms.held)
+        after = _with_status(state, after)
         return _reviewed(after, order.amount, _unfit(order, payment, terms.paid))
     if not _has_money(payment, terms):
-        settled = _with_status(state, order, payment)
-        return replace(decision, payment=replace(payment, review=None), order=settled)
+        unpaid_one = replace(payment, review=_missing(payment))
+        return _with_status(state, replace(decision, payment=unpaid_one))
     problem = _barred(payment) or _unfit(order, payment, terms.paid) or _taken(order)
     return (
         _granted(state, decision, terms, now)
@@ -133,12 +120,17 @@ def _has_money(payment: Payment, terms: Terms) -> bool:
     return terms.paid is not None and not payment.facts.is_returned
 
 
-def _with_status(state: State, order: Order, payment: Payment) -> Order:
-    """The order as its payments leave it, of which this one holds no money."""
-    if order.applied_payment_id is not None:
-        return order
-    others = (one for one in state.payments_of(order) if one.id != payment.id)
-    return unpaid(order, [*others, payment])
+def _with_status(state: State, decision: Decision) -> Decision:
+    """The decision, and the order as all that is known of its payments now leaves it."""
+    payment, order = decision.payment, decision.order
+    assert payment is not None
+    assert order is not None
+    if order.applied_payment_id is None:
+        others = (one for one in state.payments_of(order) if one.id != payment.id)
+        return replace(decision, order=unpaid(order, [*others, payment]))
+    if order.applied_payment_id == payment.id:
+        return replace(decision, order=replace(order, paid_at=payment.facts.paid_at))
+    return decision
 
 
 def _granted(state: State, decision: Decision, terms: Terms, now: datetime) -> Decision:
@@ -150,7 +142,7 @@ def _granted(state: State, decision: Decision, terms: Terms, now: datetime) -> D
         case Kind.SUBSCRIPTION:
             granted = _with_subscription(state, decision, payment, order, now)
         case Kind.WALLET:
-            granted = _with_credit(state, decision, payment, order)
+            granted = _with_credit(state, decision, payment, order, terms)
         case Kind.ORDER | Kind.BOOKING:
             granted = replace(decision, payment=replace(payment, user_id=order.user_id))
     if isinstance(granted, Problem) or terms.held is not None:
@@ -159,10 +151,11 @@ def _granted(state: State, decision: Decision, terms: Terms, now: datetime) -> D
         return _not_applied(decision, order.amount, problem)
     paid = granted.payment
     assert paid is not None
+    assert terms.paid is not None
     applied = replace(
         paid,
         applied_at=now,
-        applied_minor=paid.facts.captured_minor,
+        applied_minor=terms.paid.amount_minor,
         review=_wrong_sum(paid, order.amount),
     )
     done = replace(
@@ -199,18 +192,17 @@ def _with_subscription(
 
 
 def _with_credit(
-    state: State, decision: Decision, payment: Payment, order: Order
-) -> Decision | Problem:
+    state: State, decision: Decision, payment: Payment, order: Order, terms: Terms
+) -> Decision:
+    """The wallet with what was paid. An order's currency is that of its wallet."""
     assert order.wallet_id is not None, "an order of a top-up names its wallet"
-    captured = payment.facts.captured
-    assert captured is not None
-    wallet = state.wallets[order.wallet_id]
-    if captured.currency != wallet.currency:
-        message = f"paid {captured}, but the wallet is in {wallet.currency}"
-        return Problem(Code.CURRENCY_MISMATCH, message)
-    after, entries = credited(wallet, captured.amount_minor, payment.source_id)
-    movement = Movement(payment.id, wallet.currency, entries)
+    assert terms.paid is not None
     owned = replace(payment, user_id=order.user_id)
+    if order.is_fulfilled:
+        return replace(decision, payment=owned)
+    wallet = state.wallets[order.wallet_id]
+    after, entries = credited(wallet, terms.paid.amount_minor, payment.source_id)
+    movement = Movement(payment.id, wallet.currency, entries)
     return replace(decision, payment=owned, wallet=after, movements=(movement,))
 
 
@@ -234,6 +226,7 @@ def _extend(
     state: State,
     before: Payment | None,
     payment: Payment,
+    paid_minor: int,
     plan: Plan,
     user_id: UserId,
     now: datetime,
@@ -249,11 +242,12 @@ def _extend(
         user_id=user_id,
         plan_id=plan.id,
         applied_at=now,
-        applied_minor=payment.facts.captured_minor,
+        applied_minor=paid_minor,
         reversed_minor=0,
         subscription_id=longer.id,
         period_start=start,
         period_end=longer.current_period_end,
+        is_linked=payment.is_linked,
         is_contested=False,
         is_accepted=payment.is_accepted,
         is_for_refund=False,
@@ -304,6 +298,13 @@ def _reviewed(decision: Decision, price: Money | None, wrong: Problem | None) ->
     return replace(decision, payment=payment, outcome=outcome)
 
 
+def _missing(payment: Payment) -> Code | None:
+    """Whether money went back of which nobody knows that it came."""
+    facts = payment.facts
+    is_back = facts.refunded_minor > 0 or facts.canceled_at is not None
+    return Code.PAYMENT_MISSING if facts.captured_minor == 0 and is_back else None
+
+
 def _marked(payment: Payment) -> Code | None:
     """What a person should look at whatever else is the matter."""
     if payment.is_contested:
@@ -348,9 +349,11 @@ def _taken(order: Order) -> Problem | None:
 def _mispriced(payment: Payment, paid: Money | None, price: Money | None) -> Problem | None:
     if price is None:
         return _no_plan(payment.plan_id)
-    if paid is None or paid == price or payment.is_accepted:
+    if paid is None or paid == price:
         return None
     if paid.amount_minor > 0 and matches(paid, price):
+        return None
+    if payment.is_accepted and paid.amount_minor > 0 and paid.currency == price.currency:
         return None
     if paid.currency != price.currency:
         message = f"paid {paid}, but the price is in {price.currency}"

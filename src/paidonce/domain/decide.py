@@ -8,7 +8,7 @@ went back, its effect is reversed, once (`applying.py`).
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from paidonce.domain.applying import Problem, Terms, apply
+from paidonce.domain.applying import Terms, apply
 from paidonce.domain.events import (
     PROCESSED,
     Code,
@@ -18,6 +18,7 @@ from paidonce.domain.events import (
     Outcome,
     PaymentEvent,
     PaymentId,
+    Problem,
     SourceId,
 )
 from paidonce.domain.payments import Payment, first_heard, joined, says_less, with_event
@@ -42,39 +43,46 @@ def decide(state: State, arrived: Arrived, now: datetime) -> Decision:
     if isinstance(event, Ignored):
         return Decision(Outcome(EventStatus.IGNORED, event.code, event.reason))
     known = state.payments_known_as(arrived.source_id, event.ids)
-    before: Payment | None = None
-    absorbed: tuple[Payment, ...] = ()
     if known:
-        before, absorbed, payment = _heard_again(state, known, arrived, event)
-    else:
-        payment_id = PaymentId(state.new_id())
-        payment = first_heard(payment_id, arrived.source_id, event, arrived.received_at)
-    paid = event.amount or payment.facts.captured
-    terms = Terms(paid, arrived.link_by_email, arrived.held)
-    decision = apply(state, before, payment, terms, now)
-    if absorbed:
-        decision = replace(decision, absorbed=absorbed)
-    if arrived.held is not None and decision.outcome == arrived.held.outcome:
-        return decision
-    return _with_outcome_of(event, before, decision)
+        return _heard_again(state, known, arrived, event, now)
+    payment_id = PaymentId(state.new_id())
+    payment = first_heard(payment_id, arrived.source_id, event, arrived.received_at)
+    decision = _applied(state, None, payment, arrived, event, now)
+    return _with_outcome_of(event, arrived.held, None, decision)
 
 
 def _heard_again(
-    state: State, known: list[Payment], arrived: Arrived, event: PaymentEvent
-) -> tuple[Payment, tuple[Payment, ...], Payment]:
-    """The payment as it was, those that turn out to be the same one, and what it is now (PAY-1)."""
-    before, *others = sorted(known, key=lambda one: (one.applied_at is None, one.id))
-    whole, absorbed = before, []
-    for other in others:
-        if other.applied_at is None:
-            whole = joined(whole, other)
-            absorbed.append(other)
-        else:  # two that were both applied cannot become one
-            whole = replace(whole, is_contested=True)
-    gone = {one.id for one in absorbed} | {before.id}
-    ids = tuple(one for one in event.ids if _leads_to(state, before.source_id, one, gone))
-    received_at, by_email = arrived.received_at, arrived.link_by_email
-    return before, tuple(absorbed), with_event(whole, ids, event, received_at, by_email)
+    state: State, known: list[Payment], arrived: Arrived, event: PaymentEvent, now: datetime
+) -> Decision:
+    """What the event does to a payment that is known, perhaps as several until now (PAY-1)."""
+    before, *others = sorted(known, key=lambda one: (not one.stands, not one.applied_at, one.id))
+    absorbed = tuple(one for one in others if not one.stands)
+    rivals = [one for one in others if one.stands]  # two that both stand cannot become one
+    payment = before
+    for other in absorbed:
+        payment = joined(payment, other, arrived.link_by_email)
+    own = {before.id, *(one.id for one in absorbed)}
+    ids = tuple(one for one in event.ids if _leads_to(state, before.source_id, one, own))
+    payment = with_event(payment, ids, event, arrived.received_at, arrived.link_by_email)
+    payment = replace(payment, is_contested=payment.is_contested or bool(rivals))
+    decision = _applied(state, before, payment, arrived, event, now)
+    if others:
+        contested = [replace(one, is_contested=True, review=Code.LINK_CONFLICT) for one in rivals]
+        decision = replace(decision, absorbed=absorbed, others=(*decision.others, *contested))
+    return _with_outcome_of(event, arrived.held, before, decision)
+
+
+def _applied(
+    state: State,
+    before: Payment | None,
+    payment: Payment,
+    arrived: Arrived,
+    event: PaymentEvent,
+    now: datetime,
+) -> Decision:
+    paid = event.amount or payment.facts.captured
+    terms = Terms(paid, arrived.link_by_email, arrived.held)
+    return apply(state, before, payment, terms, now)
 
 
 def _leads_to(state: State, source_id: SourceId, one: ExternalId, payments: set[PaymentId]) -> bool:
@@ -83,8 +91,12 @@ def _leads_to(state: State, source_id: SourceId, one: ExternalId, payments: set[
     return owner is None or owner in payments
 
 
-def _with_outcome_of(event: PaymentEvent, before: Payment | None, decision: Decision) -> Decision:
+def _with_outcome_of(
+    event: PaymentEvent, held: Problem | None, before: Payment | None, decision: Decision
+) -> Decision:
     """That the money still waits is no failure of an event that brought none."""
+    if held is not None and decision.outcome == held.outcome:
+        return decision
     payment = decision.payment
     is_new_contest = payment is not None and payment.is_contested and not _was_contested(before)
     if is_new_contest:
@@ -93,7 +105,8 @@ def _with_outcome_of(event: PaymentEvent, before: Payment | None, decision: Deci
         return replace(decision, outcome=outcome, awaits=None)
     if event.amount is not None:
         return decision
-    if before is None or not says_less(before.facts, event):
+    has_effect = decision.done or decision.absorbed
+    if before is None or has_effect or not says_less(before.facts, event):
         return replace(decision, outcome=PROCESSED, awaits=None)
     message = f"{event.says} says less than {before.facts.status}, which is known already"
     outcome = Outcome(EventStatus.IGNORED, Code.OUT_OF_ORDER, message)

@@ -19,6 +19,9 @@ SourceId = NewType("SourceId", int)
 MAX_EXTERNAL_ID: Final = 255
 """The longest id of a gateway's that is accepted; an index entry has to hold it."""
 
+LOST_DISPUTE: Final = "dispute:"
+"""How the id of a refund begins that is a lost dispute. Gateways do not count it among refunds."""
+
 
 class Says(StrEnum):
     """What an event says has happened to a payment."""
@@ -145,6 +148,22 @@ class Outcome:
     status: EventStatus
     code: Reason | None = None
     message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a payment that holds money cannot be applied now."""
+
+    code: Reason
+    message: str
+    is_final: bool = True
+    awaits: str | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """What becomes of an event because of it."""
+        status = EventStatus.FAILED_FINAL if self.is_final else EventStatus.FAILED_RETRYABLE
+        return Outcome(status, self.code, self.message)
 
 
 PROCESSED: Final = Outcome(EventStatus.PROCESSED)

@@ -12,7 +12,7 @@ from typing import Final
 
 from paidonce.domain.events import OrderId, PaymentId, SourceId, UserId, WalletId
 from paidonce.domain.money import Money, matches
-from paidonce.domain.payments import Payment, PaymentStatus
+from paidonce.domain.payments import Facts, Payment, PaymentStatus
 
 MAX_REFERENCE: Final = 255
 """The longest reference that is accepted: an event cannot carry a longer one."""
@@ -75,7 +75,9 @@ class Order:
     def is_payable_by(self, payment: Payment) -> bool:
         """Whether the payment's money could pay this order, by its source and its sum."""
         captured = payment.facts.captured
-        if captured is None or not self.admits(payment.source_id):
+        if captured is None or captured.currency != self.amount.currency:
+            return False
+        if not self.admits(payment.source_id):
             return False
         was_taken = payment.applied_at is not None or payment.is_accepted
         return was_taken or matches(captured, self.amount)
@@ -101,23 +103,18 @@ def paid_by(order: Order, payment: Payment, now: datetime) -> Order:
 
 def unpaid(order: Order, payments: Iterable[Payment]) -> Order:
     """The order when none of its payments holds money that counts: what became of them?"""
-    status, decisive = OrderStatus.PENDING, None
     if order.closed_at is not None:
-        status = OrderStatus.CANCELED
-    else:
-        returned = [one for one in payments if one.facts.is_returned and order.is_payable_by(one)]
-        if returned:
-            decisive = min(returned, key=_weight)
-            status = _ENDS[decisive.facts.status]
-    facts = decisive.facts if decisive else None
-    is_canceled = status is OrderStatus.CANCELED
+        return order
+    returned = [one for one in payments if one.facts.is_returned and order.is_payable_by(one)]
+    facts = min(returned, key=_weight).facts if returned else Facts()
+    status = _ENDS.get(facts.status, OrderStatus.PENDING)
     return replace(
         order,
         status=status,
         applied_payment_id=None,
-        paid_at=facts.paid_at if facts else None,
-        canceled_at=(facts.canceled_at if facts else order.closed_at) if is_canceled else None,
-        refunded_at=facts.refunded_at if facts and not is_canceled else None,
+        paid_at=facts.paid_at,
+        canceled_at=facts.canceled_at if status is OrderStatus.CANCELED else None,
+        refunded_at=facts.refunded_at if status is OrderStatus.REFUNDED else None,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Final, assert_never
 
 from paidonce.domain.email import email_key
 from paidonce.domain.events import (
+    LOST_DISPUTE,
     ExternalId,
     PaymentEvent,
     PaymentId,
@@ -43,6 +44,7 @@ class Facts:
     captured: Money | None = None  # the largest seen
     refund_total_minor: int = 0  # the largest cumulative total seen
     refunds: Mapping[str, int] = field(default_factory=dict)  # distinct refunds by their ids
+    refund_currency: str | None = None  # of what was refunded before it was known to be paid
     paid_at: datetime | None = None  # times: the earliest seen
     failed_at: datetime | None = None
     voided_at: datetime | None = None
@@ -58,7 +60,14 @@ class Facts:
 
     @property
     def refunded_minor(self) -> int:
-        return max(self.refund_total_minor, sum(self.refunds.values()))
+        if not self.refunds:
+            return self.refund_total_minor
+        lost = sum(one for name, one in self.refunds.items() if name.startswith(LOST_DISPUTE))
+        return max(self.refund_total_minor, sum(self.refunds.values()) - lost) + lost
+
+    @property
+    def currency(self) -> str | None:
+        return self.captured.currency if self.captured else self.refund_currency
 
     @property
     def is_returned(self) -> bool:
@@ -114,6 +123,7 @@ class Payment:
     subscription_id: SubscriptionId | None = None
     period_start: datetime | None = None  # what this payment granted: from, and until
     period_end: datetime | None = None
+    is_linked: bool = False  # a person said what it is for, whatever its events say
     is_contested: bool = False  # its events disagree on what it is for
     is_accepted: bool = False  # a person takes it although the sum is another
     is_for_refund: bool = False  # a person wants it returned: it is never applied
@@ -129,15 +139,20 @@ class Payment:
         """Whether there is something to apply: more captured than refunded, and not returned."""
         return self.facts.captured_minor > 0 and not self.facts.is_returned
 
+    @property
+    def stands(self) -> bool:
+        """Whether it was applied, and not all of that was taken back since."""
+        return self.applied_at is not None and self.reversed_minor < self.applied_minor
+
 
 def facts_of(event: PaymentEvent, received_at: datetime) -> Facts:
     """What one event adds to what is known. An event without a time happened when it arrived."""
     at = event.occurred_at or received_at
-    if event.says is Says.PAID:
+    if event.says is Says.PAID and event.refunded is None and event.refund is None:
         return Facts(captured=event.amount, paid_at=_paid_at(event, at))
     facts = _facts_of_money(event, at)
     match event.says:
-        case Says.PENDING | Says.REFUNDED:
+        case Says.PENDING | Says.PAID | Says.REFUNDED:
             return facts
         case Says.PROCESSING:
             return replace(facts, processing_at=at)
@@ -161,6 +176,7 @@ def merge(one: Facts, other: Facts) -> Facts:
         captured=_larger(one.captured, other.captured),
         refund_total_minor=max(one.refund_total_minor, other.refund_total_minor),
         refunds=_united(one.refunds, other.refunds),
+        refund_currency=_larger_text(one.refund_currency, other.refund_currency),
         paid_at=_earlier(one.paid_at, other.paid_at),
         failed_at=_earlier(one.failed_at, other.failed_at),
         voided_at=_earlier(one.voided_at, other.voided_at),
@@ -204,35 +220,46 @@ def with_event(
 ) -> Payment:
     """The payment after it has heard of the event, under these ids.
 
-    What it is for, the first event decides. One that names something else contests it.
+    What it is for, the first event decides. One that names something else contests it, and so does
+    a refund in another currency, which is none of this payment's.
     """
+    is_foreign = _is_of_two_currencies(payment.facts, event)
+    told = event
+    if is_foreign and payment.facts.captured is not None:
+        told = replace(event, refunded=None, refund=None)
     return replace(
         payment,
         ids=payment.ids + tuple(one for one in ids if one not in payment.ids),
-        facts=merge(payment.facts, facts_of(event, received_at)),
+        facts=merge(payment.facts, facts_of(told, received_at)),
         order=payment.order if _is_bound(payment) else payment.order or event.order,
         email=payment.email or event.email,
         plan_id=payment.plan_id or event.plan_id,
-        is_contested=payment.is_contested or contests(payment, event, link_by_email),
+        is_contested=(
+            payment.is_contested or contests(payment, event, link_by_email) or is_foreign
+        ),
     )
 
 
 def contests(payment: Payment, event: PaymentEvent, link_by_email: bool) -> bool:
     """Whether the event says that the payment is for something else than what is known (PAY-5)."""
+    if payment.is_linked:
+        return False
     if event.order is not None:
         return _is_bound(payment) and event.order != payment.order
     if payment.order is not None or not link_by_email:
         return False
-    if event.email is None or payment.email is None:
-        return False
-    return email_key(event.email) != email_key(payment.email)
+    return _is_another(event.email, payment.email)
 
 
-def joined(one: Payment, other: Payment) -> Payment:
-    """One payment of two that turned out to be the same; the other one was not applied (PAY-1)."""
-    assert other.applied_at is None
-    orders = {one.order, other.order} - {None}
-    is_bound_elsewhere = _is_bound(one) and other.order not in (None, one.order)
+def joined(one: Payment, other: Payment, link_by_email: bool) -> Payment:
+    """One payment of two that turned out to be the same (PAY-1).
+
+    Of the other one nothing stands: it was not applied, or all of that was taken back.
+    """
+    assert not other.stands
+    is_of_two_orders = _is_bound(one) and other.order not in (None, one.order)
+    is_of_two_users = None not in (one.user_id, other.user_id) and one.user_id != other.user_id
+    is_of_two_people = is_of_two_users or (link_by_email and _is_another(one.email, other.email))
     return replace(
         one,
         ids=one.ids + tuple(each for each in other.ids if each not in one.ids),
@@ -241,8 +268,12 @@ def joined(one: Payment, other: Payment) -> Payment:
         email=one.email or other.email,
         user_id=one.user_id or other.user_id,
         plan_id=one.plan_id or other.plan_id,
+        is_linked=one.is_linked or other.is_linked,
         is_contested=(
-            one.is_contested or other.is_contested or len(orders) > 1 or is_bound_elsewhere
+            one.is_contested
+            or other.is_contested
+            or is_of_two_orders
+            or (one.order is None and other.order is None and is_of_two_people)
         ),
         is_accepted=one.is_accepted or other.is_accepted,
         is_for_refund=one.is_for_refund or other.is_for_refund,
@@ -250,8 +281,22 @@ def joined(one: Payment, other: Payment) -> Payment:
 
 
 def _is_bound(payment: Payment) -> bool:
-    """Whether what it is for cannot change any more: it names an order, or was applied."""
-    return payment.order is not None or payment.applied_at is not None
+    """Whether no event changes what it is for: it names an order, or was applied, or linked."""
+    return payment.order is not None or payment.applied_at is not None or payment.is_linked
+
+
+def _is_another(one: str | None, other: str | None) -> bool:
+    """Whether these are two addresses."""
+    return one is not None and other is not None and email_key(one) != email_key(other)
+
+
+def _is_of_two_currencies(known: Facts, event: PaymentEvent) -> bool:
+    """Whether the event tells of a refund in another currency than was paid, or the reverse."""
+    refunded = event.refunded or (event.refund.amount if event.refund else None)
+    paid = event.amount or known.captured
+    if paid is not None and refunded is not None and paid.currency != refunded.currency:
+        return True
+    return event.amount is not None and known.refund_currency not in (None, event.amount.currency)
 
 
 _BEFORE_MONEY: Final = frozenset({Says.PENDING, Says.PROCESSING, Says.FAILED, Says.VOIDED})
@@ -272,12 +317,14 @@ _STEP_OF_EVENT: Final = {
 def _facts_of_money(event: PaymentEvent, at: datetime) -> Facts:
     """What the event tells of money captured and returned, whatever it is about."""
     total, single = event.refunded, event.refund
+    told = total or (single.amount if single else None)
     is_refund = total is not None or single is not None or event.says is Says.REFUNDED
     return Facts(
         captured=event.amount,
         paid_at=_paid_at(event, at),
         refund_total_minor=total.amount_minor if total else 0,
         refunds={single.id: single.amount.amount_minor} if single else {},
+        refund_currency=told.currency if told else None,
         refunded_at=at if is_refund else None,
     )
 
@@ -288,6 +335,12 @@ def _paid_at(event: PaymentEvent, at: datetime) -> datetime | None:
 
 
 def _larger(one: Money | None, other: Money | None) -> Money | None:
+    if one is None or other is None:
+        return one or other
+    return max(one, other)
+
+
+def _larger_text(one: str | None, other: str | None) -> str | None:
     if one is None or other is None:
         return one or other
     return max(one, other)

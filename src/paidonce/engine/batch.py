@@ -1,6 +1,6 @@
 """One call of `settle` in memory: what was loaded, what is decided, what is to be written."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
@@ -37,18 +37,18 @@ from paidonce.engine.items import (
     MAX_MESSAGE,
     Incoming,
     Item,
-    Link,
     Refused,
     Result,
     Revisit,
     Rules,
     Verdict,
     Waiting,
+    linked_as,
 )
 from paidonce.engine.names import waiting_digest
 from paidonce.engine.retry import WAITS_FOR_OTHERS
 from paidonce.engine.rows import applied_message, event_row, finished_row, reversed_message
-from paidonce.errors import ConflictError, NotFoundError
+from paidonce.errors import NotFoundError
 from paidonce.providers.contract import FINGERPRINT_VERSION, Thin
 from paidonce.store.rows import KeyName, KnownKey, entry_rows
 from paidonce.store.settlement import Changes, Loaded
@@ -183,9 +183,11 @@ class Batch:
         if item.payment_id in self._loaded.busy_payments:
             return Verdict(item, Result.BUSY, None)
         payment = self._payments.get(item.payment_id) or self._loaded.payments.get(item.payment_id)
+        if payment is None and item.link is None:  # it has become one with another
+            return Verdict(item, Result.IGNORED, None)
         if payment is None:
             raise NotFoundError(f"there is no payment {item.payment_id}")
-        linked = payment if item.link is None else _linked(payment, item.link)
+        linked = payment if item.link is None else linked_as(payment, item.link)
         if self._lacks(linked) or self._lacks(payment):
             return Verdict(item, Result.BUSY, None)
         source = self._rules.sources.get(payment.source_id)
@@ -220,7 +222,8 @@ class Batch:
             return
         for gone in decision.absorbed:
             self._absorb(gone, decision.payment)
-        self._payments[decision.payment.id] = decision.payment
+        for changed in (decision.payment, *decision.others):
+            self._payments[changed.id] = changed
         if decision.subscription is not None:
             self._subscriptions[decision.subscription.id] = decision.subscription
         if decision.order is not None:
@@ -228,18 +231,18 @@ class Batch:
         for done in decision.done:
             source = self._rules.sources.get(done.payment.source_id)
             name = source.name if source else None
+            self._changes.told[done.payment.id] += 1
+            version = done.payment.version + self._changes.told[done.payment.id]
             if isinstance(done, Applied):
-                message = applied_message(done.payment, decision.order, name, self._now)
+                message = applied_message(done.payment, decision.order, name, version, self._now)
             else:
-                message = reversed_message(done, decision.order, name, self._now)
+                message = reversed_message(done, decision.order, name, version, self._now)
             self._changes.messages.append(message)
         if decision.applies:
             self._wake_siblings(decision)
 
     def _remember_order(self, decision: Decision, order: Order) -> None:
         self._orders[order.reference] = order
-        for other in decision.others:
-            self._payments[other.id] = other
         if decision.wallet is not None:
             self._wallets[decision.wallet.id] = decision.wallet
         for movement in decision.movements:
@@ -248,8 +251,10 @@ class Batch:
     def _absorb(self, gone: Payment, heir: Payment) -> None:
         """What waits for the payment that is no more has to look again."""
         self._payments.pop(gone.id, None)
+        absorbed = self._changes.absorbed
+        absorbed[:] = [(one, heir.id if to == gone.id else to) for one, to in absorbed]
         if not gone.is_new:
-            self._changes.absorbed.append((self._loaded.payments[gone.id], heir.id))
+            absorbed.append((self._loaded.payments[gone.id], heir.id))
             self._changes.wakes.append(waiting_digest(waits_for_payment(gone)))
 
     def _wake_siblings(self, decision: Decision) -> None:
@@ -374,23 +379,3 @@ def _result(outcome: Outcome) -> Result:
     if outcome.status is EventStatus.FAILED_RETRYABLE and _waits(outcome) and not is_away:
         return Result.UNLINKED
     return _RESULTS[outcome.status]
-
-
-def _linked(payment: Payment, link: Link) -> Payment:
-    """The payment as a person says it is to be taken. Raises ConflictError."""
-    is_same_user = link.user_id is None or link.user_id == payment.user_id
-    is_same_order = link.order is None or link.order == payment.order
-    if payment.applied_at is not None and not (is_same_user and is_same_order):
-        whose = f"order {payment.order}" if payment.order else f"user {payment.user_id}"
-        raise ConflictError(f"payment {payment.id} was applied to {whose} already")
-    if payment.applied_at is not None:
-        return payment
-    if link.order is not None:
-        payment = replace(payment, order=link.order, user_id=None, is_contested=False)
-    elif link.user_id is not None:
-        payment = replace(payment, order=None, user_id=link.user_id, is_contested=False)
-    return replace(
-        payment,
-        is_accepted=payment.is_accepted or link.is_accepted,
-        is_for_refund=link.is_for_refund or (payment.is_for_refund and not link.is_accepted),
-    )

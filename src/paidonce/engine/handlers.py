@@ -21,8 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from paidonce.domain.applying import Problem
-from paidonce.domain.events import PaymentEvent
+from paidonce.domain.events import PaymentEvent, Problem
 from paidonce.domain.money import Money
 from paidonce.domain.orders import Order
 from paidonce.domain.payments import Payment, PaymentStatus

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from paidonce.crashpoints import Point, passing
-from paidonce.domain.applying import Problem
-from paidonce.domain.events import Code, EventId, PaymentEvent, reason_of
+from paidonce.domain.events import Code, EventId, PaymentEvent, Problem, reason_of
 from paidonce.domain.state import Decision
 from paidonce.engine.handlers import Handler, Happened, Held, happenings, named
 from paidonce.engine.items import MAX_MESSAGE, Item, Revisit, Rules, Settled, Waiting

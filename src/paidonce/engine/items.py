@@ -1,7 +1,7 @@
 """What `settle` is given and what it gives back."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -16,11 +16,12 @@ from paidonce.domain.events import (
     UserId,
 )
 from paidonce.domain.orders import Kind
+from paidonce.domain.payments import Payment
 from paidonce.domain.plans import PlanBook
 from paidonce.domain.state import Decision
 from paidonce.engine.handlers import NO_HANDLERS, Handlers, Held
 from paidonce.engine.retry import RetryPolicy
-from paidonce.errors import RefusedError
+from paidonce.errors import ConflictError, RefusedError
 from paidonce.providers.contract import Delivery, Identity, Provider, Thin
 from paidonce.store.due import Lane
 from paidonce.store.rows import KeyName
@@ -130,6 +131,29 @@ class Link:
     order: str | None = None
     is_accepted: bool = False
     is_for_refund: bool = False
+
+
+def linked_as(payment: Payment, link: Link) -> Payment:
+    """The payment as a person says it is to be taken. Raises ConflictError."""
+    names_another = link.user_id not in (None, payment.user_id) or link.order not in (
+        None,
+        payment.order,
+    )
+    if payment.applied_at is not None and (names_another or link.is_for_refund):
+        whose = f"order {payment.order}" if payment.order else f"user {payment.user_id}"
+        raise ConflictError(f"payment {payment.id} was applied to {whose} already")
+    if link.order is not None or link.user_id is not None:
+        payment = replace(payment, is_linked=True, is_contested=False)
+    if payment.applied_at is None and link.order is not None:
+        payment = replace(payment, order=link.order, user_id=None)
+    elif payment.applied_at is None and link.user_id is not None:
+        payment = replace(payment, order=None, user_id=link.user_id)
+    return replace(
+        payment,
+        is_contested=payment.is_contested and not link.is_accepted,
+        is_accepted=payment.is_accepted or link.is_accepted,
+        is_for_refund=link.is_for_refund or (payment.is_for_refund and not link.is_accepted),
+    )
 
 
 Item = Incoming | Refused | Waiting | Revisit

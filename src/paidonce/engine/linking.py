@@ -201,7 +201,8 @@ def _has_rest(settled: Settled) -> bool:
 def _names_of_linked(settled: Settled) -> list[str]:
     """Under which names events of the payments that were just linked may wait."""
     decisions = (verdict.decision for verdict in settled.verdicts)
-    payments = [one.payment for one in decisions if one is not None and one.payment is not None]
+    both = [(one.payment_before, one.payment) for one in decisions if one is not None]
+    payments = [one for pair in both for one in pair if one is not None]
     emails = [waits_for_email(email_key(one.email)) for one in payments if one.email]
     references = [waits_for_order(one.order) for one in payments if one.order]
     return [waits_for_payment(one) for one in payments] + emails + references

@@ -69,7 +69,7 @@ def finished_row(event_id: EventId, outcome: Outcome, attempts: int, now: dateti
 
 
 def applied_message(
-    payment: Payment, order: Order | None, source: str | None, now: datetime
+    payment: Payment, order: Order | None, source: str | None, version: int, now: datetime
 ) -> Row:
     """What the outside is told, once, of a payment that was applied (FUL-6)."""
     said = _said_of(payment, order, source) | {
@@ -80,10 +80,12 @@ def applied_message(
         "period_start": payment.period_start,
         "period_end": payment.period_end,
     }
-    return _message(payment, "payment.applied", said, now)
+    return _message(payment, "payment.applied", version, said, now)
 
 
-def reversed_message(done: Reversed, order: Order | None, source: str | None, now: datetime) -> Row:
+def reversed_message(
+    done: Reversed, order: Order | None, source: str | None, version: int, now: datetime
+) -> Row:
     """What the outside is told of money that went back, of each unit once (FUL-6)."""
     payment = done.payment
     said = _said_of(payment, order, source) | {
@@ -91,7 +93,7 @@ def reversed_message(done: Reversed, order: Order | None, source: str | None, no
         "reversed": _shown(payment, payment.reversed_minor),
         "effect": "kept" if done.is_kept else "reversed",
     }
-    return _message(payment, "payment.reversed", said, now)
+    return _message(payment, "payment.reversed", version, said, now)
 
 
 def _said_of(payment: Payment, order: Order | None, source: str | None) -> dict[str, object]:
@@ -111,6 +113,8 @@ def _shown(payment: Payment, amount_minor: int) -> str:
     return format_minor(amount_minor, payment.facts.captured.currency)
 
 
-def _message(payment: Payment, name: str, said: dict[str, object], now: datetime) -> Row:
+def _message(
+    payment: Payment, name: str, version: int, said: dict[str, object], now: datetime
+) -> Row:
     payload = orjson.dumps(said, default=str).decode()
-    return ("payment", payment.id, name, payment.version + 1, payload, now)
+    return ("payment", payment.id, name, version, payload, now)

@@ -22,6 +22,8 @@ from paidonce.crashpoints import Point, passing
 from paidonce.domain.applying import waits_for_email, waits_for_order
 from paidonce.domain.email import email_key
 from paidonce.domain.events import Ignored, PaymentEvent
+from paidonce.domain.orders import Kind
+from paidonce.domain.payments import Payment
 from paidonce.engine.batch import Batch
 from paidonce.engine.items import (
     Incoming,
@@ -46,7 +48,7 @@ async def settle(connection: Connection, items: Sequence[Item], rules: Rules) ->
     Fails with a serialization failure when another transaction was first: roll back, call again.
     """
     items = await without_replays(connection, items)
-    loaded = await _load(connection, items)
+    loaded = await _load(connection, items, rules)
     passing(Point.LOADED)
     settled, changes = _decided(items, rules, loaded)
     await settlement.write(connection, changes, loaded.now)
@@ -65,7 +67,7 @@ async def settle_at_once(
         return None  # they are recorded in a transaction with the events
     wanted = _wanted(items)
     loaded = await settlement.look(connection, wanted)
-    if _absent(wanted, loaded):
+    if _absent(wanted, loaded, rules):
         return None  # who waits for a user has to hold its lock: see _load
     passing(Point.LOADED)
     settled, changes = _decided(items, rules, loaded)
@@ -87,10 +89,10 @@ def _decided(
     return Settled(loaded.now, verdicts, changes.schedules), changes
 
 
-async def _load(connection: Connection, items: Sequence[Item]) -> Loaded:
+async def _load(connection: Connection, items: Sequence[Item], rules: Rules) -> Loaded:
     wanted = _wanted(items)
     loaded = await settlement.load(connection, wanted)
-    absent = _absent(wanted, loaded)
+    absent = _absent(wanted, loaded, rules)
     if absent:
         # Between the look and the commit such a user or order might be created, and neither side
         # would see the other. Whoever creates one takes this lock exclusively, and only then looks
@@ -98,24 +100,30 @@ async def _load(connection: Connection, items: Sequence[Item]) -> Loaded:
         # said, because he is just about it, it is unsure, and the events that need it are busy.
         sure = await settlement.share_absence(connection, absent)
         loaded = await settlement.load(connection, wanted)
-        loaded = replace(loaded, unsure=frozenset(_absent(wanted, loaded) - sure))
+        loaded = replace(loaded, unsure=frozenset(_absent(wanted, loaded, rules) - sure))
     return loaded
 
 
-def _absent(wanted: Wanted, loaded: Loaded) -> set[str]:
+def _absent(wanted: Wanted, loaded: Loaded, rules: Rules) -> set[str]:
     """The names of the users and orders that were asked for, by events or rows, and not found."""
     emails, references = set(wanted.emails), set(wanted.references)
     for payment in loaded.payments.values():
         if payment.order is not None:
             references.add(payment.order)
-        elif payment.user_id is None and payment.email is not None:
+        elif payment.user_id is None and payment.email is not None and _links(payment, rules):
             emails.add(email_key(payment.email))
     for order in loaded.orders.values():
-        if order.user_id is None and order.email is not None:
+        is_for_user = order.kind is Kind.SUBSCRIPTION and order.user_id is None
+        if is_for_user and order.email is not None:
             emails.add(email_key(order.email))
     missing = {waits_for_email(one) for one in emails - loaded.users.keys()}
     known = loaded.orders.keys() | loaded.busy_orders
     return missing | {waits_for_order(one) for one in references - known}
+
+
+def _links(payment: Payment, rules: Rules) -> bool:
+    source = rules.sources.get(payment.source_id)
+    return source is not None and source.link_by_email
 
 
 def _wanted(items: Sequence[Item]) -> Wanted:

@@ -5,7 +5,7 @@ from importlib.metadata import entry_points
 from typing import Final
 
 from paidonce.errors import ConfigurationError
-from paidonce.providers import portone, standard, tilda
+from paidonce.providers import alipay, creem, generic, portone, standard, stripe, tilda
 from paidonce.providers.contract import Provider, Setup
 from paidonce.settings import Settings, SourceSettings, resolve_secret
 
@@ -15,8 +15,12 @@ Configure = Callable[[Setup], Provider]
 ENTRY_POINTS: Final = "paidonce.providers"
 
 REGISTRY: Final[Mapping[str, Configure]] = {
+    "alipay": alipay.configure,
+    "creem": creem.configure,
+    "generic": generic.configure,
     "portone": portone.configure,
     "standard": standard.configure,
+    "stripe": stripe.configure,
     "tilda": tilda.configure,
 }
 

@@ -99,6 +99,16 @@ class Setup:
             raise ConfigurationError(f"{self.key}.{option}: is needed, such as {example!r}")
         return secret
 
+    def needed_secret_texts(self, option: str, example: str) -> tuple[str, ...]:
+        """A list of such options: at least one, and none empty. Raises ConfigurationError."""
+        values = self.options.get(option)
+        key = f"{self.key}.{option}"
+        if not values:
+            raise ConfigurationError(f"{key}: is needed, such as {example}")
+        if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
+            raise ConfigurationError(f"{key} (hidden): write a list of texts, such as {example}")
+        return tuple(resolve_secret(one, f"{key}[{index}]") for index, one in enumerate(values))
+
     def choice(self, option: str, choices: tuple[str, ...]) -> str:
         """One of some words, the first if nothing is said. Raises ConfigurationError."""
         value = self.options.get(option, choices[0])

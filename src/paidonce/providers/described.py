@@ -11,31 +11,37 @@ Not a provider: providers whose senders can be described share it.
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from decimal import Decimal
+from dataclasses import dataclass, replace
 from typing import Any, Final
+from uuid import uuid4
+
+import orjson
 
 from paidonce.domain.events import Code, Ignored, PaymentEvent, Says
-from paidonce.domain.money import EXPONENTS
+from paidonce.domain.money import money
 from paidonce.errors import ConfigurationError, MalformedError
-from paidonce.providers.contract import Delivery
+from paidonce.providers.contract import Delivery, Sample
 from paidonce.providers.fields import (
     Number,
     Said,
     address,
+    any_time,
+    canonical,
     currency,
     exact_money,
-    iso_time,
+    from_minor,
     number,
     payment_event,
     text,
 )
 
 FIELDS: Final = (
-    "event_id", "type", "payment_id", "order", "amount", "amount_minor", "currency", "email",
-    "plan_id", "occurred_at", "nonce",
+    "event_id", "type", "payment_id", "order", "amount", "amount_minor", "refunded",
+    "refunded_minor", "currency", "email", "plan_id", "occurred_at", "nonce",
 )  # fmt: skip
+HEADER: Final = "header:"
+"""Before the name of a header, where a place in the body could stand as well."""
+
 WORDS: Final[Mapping[str, Says | None]] = {
     "paid": Says.PAID,
     "failed": Says.FAILED,
@@ -46,10 +52,8 @@ WORDS: Final[Mapping[str, Says | None]] = {
     "pending": Says.PENDING,
     "ignored": None,
 }
-MAX_SECONDS: Final = 100_000_000_000
-"""A count of more than this many is one of milliseconds: as seconds it would be the year 5138."""
 
-_HEADER: Final = "header:"
+_AMOUNTS: Final = {"amount": "amount_minor", "refunded": "refunded_minor"}
 _MONEY: Final = (Says.PAID, Says.REFUNDED)
 
 
@@ -110,18 +114,20 @@ class Description:
         if kind is None:
             raise MalformedError("type is missing")
         if self.types.get(kind) is None:
-            return Said(kind, self._known_text(delivery, "payment_id"))
+            payment_id = self._known_text(delivery, "payment_id")
+            return Said(kind, payment_id, self._known_text(delivery, "event_id"))
         code = currency(self._find(delivery, "currency"), "currency")
         return Said(
             type=kind,
             payment_id=self._text(delivery, "payment_id"),
             event_id=self._text(delivery, "event_id"),
             order=self._text(delivery, "order"),
-            amount=self._amount(delivery, code),
+            amount=self._amount(delivery, "amount", code),
             currency=code,
             email=address(self._find(delivery, "email"), "email"),
             plan_id=self._text(delivery, "plan_id"),
             occurred_at=any_time(self._find(delivery, "occurred_at"), "occurred_at"),
+            refunded=self._amount(delivery, "refunded", code),
         )
 
     def event(self, said: Said) -> PaymentEvent | Ignored:
@@ -129,7 +135,59 @@ class Description:
         says = self.types.get(said.type)
         if says is None:
             return Ignored(Code.NON_SUCCESS_STATUS, "this type of event says nothing that counts")
-        return payment_event(said, says, exact_money(said) if says in _MONEY else None)
+        if says not in _MONEY:
+            return payment_event(said, says, None)
+        if not {"refunded", "refunded_minor"} & self.places.keys():
+            return payment_event(said, says, exact_money(said))
+        return _with_refunds(said, says)
+
+    def nonce(self, delivery: Delivery) -> str | None:
+        """What is to be used once, if it says so. Raises MalformedError."""
+        return self._text(delivery, "nonce")
+
+    def compose(self, sample: Sample) -> tuple[bytes, dict[str, str]]:
+        """A body that says what the sample asks for, and the headers in which a part of it stands.
+
+        Raises ConfigurationError when no body can hold its fields, because one is within another.
+        """
+        body: dict[str, Any] = {}
+        headers: dict[str, str] = {}
+        for name, value in self._values(sample).items():
+            place = self.places.get(name)
+            if value is None or place is None:
+                continue
+            if isinstance(place, Header):
+                headers[place.name] = str(value)
+            elif not _put(body, place.steps, value):
+                raise ConfigurationError(f"no body has {name} at /{'/'.join(place.steps)}")
+        return orjson.dumps(body), headers
+
+    def _values(self, sample: Sample) -> dict[str, str | int | None]:
+        kind = self._type_named(sample.status)
+        amount_minor = money(sample.amount, sample.currency).amount_minor
+        is_refund = self.types.get(kind) is Says.REFUNDED
+        return {
+            "type": kind,
+            "event_id": sample.event_id or f"evt_{uuid4().hex}",
+            "payment_id": sample.payment_id,
+            "order": sample.order,
+            "amount": sample.amount,
+            "amount_minor": amount_minor,
+            "refunded": sample.amount if is_refund else "0",
+            "refunded_minor": amount_minor if is_refund else 0,
+            "currency": sample.currency,
+            "email": sample.email,
+            "plan_id": sample.plan_id,
+            "occurred_at": sample.sent_at.isoformat(),
+            "nonce": uuid4().hex,
+        }
+
+    def _type_named(self, status: str) -> str:
+        """The type itself, or the first one that has this meaning."""
+        if status in self.types or status not in WORDS:
+            return status
+        names = [name for name, says in self.types.items() if says is WORDS[status]]
+        return names[0] if names else status
 
     def _find(self, delivery: Delivery, name: str) -> Any:
         place = self.places.get(name)
@@ -144,10 +202,11 @@ class Description:
         except MalformedError:
             return None
 
-    def _amount(self, delivery: Delivery, code: str | None) -> Number | None:
-        if "amount_minor" not in self.places:
-            return number(self._find(delivery, "amount"), "amount")
-        return _from_minor(number(self._find(delivery, "amount_minor"), "amount_minor"), code)
+    def _amount(self, delivery: Delivery, name: str, code: str | None) -> Number | None:
+        minor = f"{name}_minor"
+        if minor not in self.places:
+            return number(self._find(delivery, name), name)
+        return from_minor(number(self._find(delivery, minor), minor), code)
 
 
 def described(
@@ -161,10 +220,9 @@ def described(
         name: _place(f"{key}.fields.{name}", value)
         for name, value in _table(key, options, "fields", FIELDS).items()
     }
-    if {"amount", "amount_minor"} <= chosen.keys():
-        raise ConfigurationError(
-            f"{key}.fields.amount_minor: amount is given too; give one of them"
-        )
+    for name, minor in _AMOUNTS.items():
+        if {name, minor} <= chosen.keys():
+            raise ConfigurationError(f"{key}.fields.{minor}: {name} is given too; give one of them")
     words = {**types, **_table(key, options, "types")}
     return Description(
         _without_other_amount({**places, **chosen}, chosen),
@@ -180,16 +238,12 @@ def pointer(text: str) -> Pointer:
     return Pointer(tuple(step.replace("~1", "/").replace("~0", "~") for step in steps))
 
 
-def any_time(value: Any, name: str) -> datetime | None:
-    """An ISO 8601 time, or a count of seconds or milliseconds since 1970."""
-    said = value if isinstance(value, Decimal) else text(value, name)
-    if isinstance(said, str | None) and not (said and _WHOLE.fullmatch(said)):
-        return iso_time(said, name)
-    count = Decimal(said)
-    seconds = count / 1000 if count > MAX_SECONDS else count
-    if not 0 <= seconds <= MAX_SECONDS:
-        raise MalformedError(f"{name} is not a time")
-    return datetime.fromtimestamp(float(seconds), UTC)
+def header_name(text: str) -> str:
+    """A header's name in lower case. Raises ValueError."""
+    name = text.strip().lower()
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError("this cannot be the name of a header")
+    return name
 
 
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
@@ -214,16 +268,38 @@ def _table(
 
 def _place(key: str, value: Any) -> Place:
     text = value if isinstance(value, str) else ""
-    if text.startswith(_HEADER):
-        name = text.removeprefix(_HEADER).strip().lower()
-        if _HEADER_NAME.fullmatch(name):
-            return Header(name)
     try:
+        if text.startswith(HEADER):
+            return Header(header_name(text.removeprefix(HEADER)))
         return pointer(text)
     except ValueError as error:
         raise ConfigurationError(
             f'{key} = {value!r}: {error}; write "/data/id" or "header:NAME"'
         ) from None
+
+
+def _put(body: dict[str, Any], steps: tuple[str, ...], value: str | int) -> bool:
+    """Whether the value could be put there."""
+    *path, last = steps
+    for step in path:
+        body = body.setdefault(step, {})
+        if not isinstance(body, dict):
+            return False
+    if isinstance(body.get(last), dict):
+        return False
+    body[last] = value
+    return True
+
+
+def _with_refunds(said: Said, says: Says) -> PaymentEvent:
+    """Both what was captured and what of it was refunded, where a sender tells both."""
+    if says is Says.PAID and canonical(said.refunded) in (None, "0"):
+        return payment_event(said, Says.PAID, exact_money(said))
+    if said.refunded is None:
+        raise MalformedError("what was refunded is missing")
+    refunded = exact_money(said._replace(amount=said.refunded))
+    captured = None if said.amount is None else exact_money(said)
+    return replace(payment_event(said, Says.REFUNDED, refunded), amount=captured)
 
 
 def _meaning(key: str, word: Any) -> Says | None:
@@ -236,18 +312,6 @@ def _without_other_amount(
     places: Mapping[str, Place], chosen: Mapping[str, Place]
 ) -> Mapping[str, Place]:
     """Whoever names one of the two amounts does not mean the other."""
-    other = {"amount": "amount_minor", "amount_minor": "amount"}
+    other = {**_AMOUNTS, **{minor: name for name, minor in _AMOUNTS.items()}}
     dropped = {other[name] for name in other if name in chosen}
     return {name: place for name, place in places.items() if name not in dropped}
-
-
-def _from_minor(amount: Number | None, code: str | None) -> Number | None:
-    """The amount in major units, or as it is when nobody knows its currency's."""
-    if amount is None or code is None or code not in EXPONENTS:
-        return amount
-    if not _WHOLE.fullmatch(str(amount)):
-        raise MalformedError("amount_minor is not a whole number")
-    return Decimal(str(amount)).scaleb(-EXPONENTS[code])
-
-
-_WHOLE: Final = re.compile(r"[0-9]{1,40}")

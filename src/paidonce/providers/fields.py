@@ -4,6 +4,8 @@ Each reader takes a value as it was sent and the name to tell; what cannot be re
 MalformedError, what is empty is missing.
 """
 
+import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -11,11 +13,15 @@ from typing import Any, Final, NamedTuple
 
 from paidonce.domain.email import is_email
 from paidonce.domain.events import MAX_EXTERNAL_ID, ExternalId, PaymentEvent, Says
-from paidonce.domain.money import Money, money
+from paidonce.domain.money import EXPONENTS, Money, money
 from paidonce.errors import InvalidMoneyError, MalformedError
 from paidonce.providers.contract import Identity, fingerprint
 
 Number = str | int | Decimal
+MAX_SECONDS: Final = 100_000_000_000
+"""A count of more than this many is one of milliseconds: as seconds it would be the year 5138."""
+
+_WHOLE: Final = re.compile(r"[0-9]{1,40}")
 _NUMBERS: Final = frozenset({int, Decimal})  # and no bool, which is an int too
 
 
@@ -31,16 +37,20 @@ class Said(NamedTuple):
     email: str | None = None
     plan_id: str | None = None
     occurred_at: datetime | None = None
+    refunded: Number | None = None  # all of it so far, where that is told beside the amount
 
 
 def meaning(said: Said) -> bytes:
     """The fingerprint: another payment, type, amount or currency is another meaning (INB-2)."""
-    return fingerprint(said.payment_id, said.type, canonical(said.amount), said.currency)
+    amount = canonical(said.amount)
+    if said.refunded is None:
+        return fingerprint(said.payment_id, said.type, amount, said.currency)
+    return fingerprint(said.payment_id, said.type, amount, said.currency, canonical(said.refunded))
 
 
 def identity(said: Said, key: str, digest: bytes) -> Identity:
     """Which event it is, under this key and with this fingerprint."""
-    kind, payment_id, event_id, order, amount, code, _, _, at = said
+    kind, payment_id, event_id, order, amount, code, _, _, at, _ = said
     shown = None if amount is None else str(amount)
     # By position: on the path of every event, names are not cheap.
     return Identity(key, digest, kind, event_id, payment_id, order, shown, code, at)
@@ -51,7 +61,7 @@ def payment_event(said: Said, says: Says, amount: Money | None) -> PaymentEvent:
 
     Raises MalformedError when it names no payment.
     """
-    _, payment_id, _, order, _, _, email, plan_id, at = said
+    _, payment_id, _, order, _, _, email, plan_id, at, _ = said
     if payment_id is None:
         raise MalformedError("the payment's id is missing")
     ids = (ExternalId("payment", payment_id),)
@@ -103,6 +113,17 @@ def exact_money(said: Said) -> Money:
         raise MalformedError(str(error)) from None
 
 
+def from_minor(
+    amount: Number | None, code: str | None, decimals: Mapping[str, int] = EXPONENTS
+) -> Number | None:
+    """An amount of minor units in major ones, or as it is when nobody knows its currency's."""
+    if amount is None or code is None or code not in decimals:
+        return amount
+    if not _WHOLE.fullmatch(str(amount)):
+        raise MalformedError("the amount is not a whole number of minor units")
+    return Decimal(str(amount)).scaleb(-decimals[code])
+
+
 def currency(value: Any, name: str) -> str | None:
     """A currency's code in upper case, known or not."""
     code = text(value, name)
@@ -129,3 +150,15 @@ def iso_time(value: Any, name: str) -> datetime | None:
         return time if time.tzinfo is UTC else time.astimezone(UTC)
     except (ValueError, OverflowError):
         raise MalformedError(f"{name} is not an ISO 8601 time") from None
+
+
+def any_time(value: Any, name: str) -> datetime | None:
+    """An ISO 8601 time, or a count of seconds or milliseconds since 1970."""
+    said = value if isinstance(value, Decimal) else text(value, name)
+    if isinstance(said, str | None) and not (said and _WHOLE.fullmatch(said)):
+        return iso_time(said, name)
+    count = Decimal(said)
+    seconds = count / 1000 if count > MAX_SECONDS else count
+    if not 0 <= seconds <= MAX_SECONDS:
+        raise MalformedError(f"{name} is not a time")
+    return datetime.fromtimestamp(float(seconds), UTC)

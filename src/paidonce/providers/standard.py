@@ -16,31 +16,26 @@ https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-w
 checked on 2026-11-15.
 """
 
-import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 from uuid import uuid4
 
-import orjson
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from paidonce.domain.events import Ignored, PaymentEvent
-from paidonce.domain.money import money
 from paidonce.errors import ConfigurationError, InvalidSignatureError
 from paidonce.providers.contract import Delivery, Identity, Provider, Sample, Setup
 from paidonce.providers.described import (
-    WORDS,
     Description,
     Header,
     Place,
-    Pointer,
     described,
     pointer,
 )
 from paidonce.providers.fields import identity, meaning
+from paidonce.providers.signing import exact_base64
 from paidonce.providers.standard_webhooks import (
     PARTS,
     Envelope,
@@ -120,7 +115,7 @@ class Standard(Provider):
     def compose(self, sample: Sample) -> tuple[dict[str, str], bytes]:
         if not self.secrets:
             raise ConfigurationError("a public key signs nothing: a test webhook needs a whsec_…")
-        body, headers = _composed(self.description, sample)
+        body, headers = self.description.compose(sample)
         event_id = sample.event_id or f"msg_{uuid4().hex}"
         return headers | sealed(sample, event_id, body, self.secrets[0]), body
 
@@ -128,7 +123,7 @@ class Standard(Provider):
         if not self.public_keys:
             return False
         signed = envelope.signed(body)
-        given = [_exact_base64(one) for one in envelope.of_version("v1a")]
+        given = [exact_base64(one) for one in envelope.of_version("v1a")]
         return any(
             _verifies(key, one, signed)
             for one in given
@@ -165,15 +160,6 @@ def _with_signed_id(options: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**options, "fields": others}
 
 
-def _exact_base64(text: str) -> bytes | None:
-    """The bytes, if this is the one way to write them."""
-    try:
-        value = base64.b64decode(text.encode("ascii"), validate=True)
-    except (ValueError, binascii.Error):
-        return None
-    return value if base64.b64encode(value).decode() == text else None
-
-
 def _verifies(key: Ed25519PublicKey, signature: bytes, signed: bytes) -> bool:
     try:
         key.verify(signature, signed)
@@ -195,45 +181,3 @@ def _public_key(secret: str, key: str) -> Ed25519PublicKey:
         )
     except ValueError:
         raise ConfigurationError(f"{key}: is not an ed25519 public key of 32 bytes") from None
-
-
-def _composed(description: Description, sample: Sample) -> tuple[bytes, dict[str, str]]:
-    """A body that says what the sample asks for, and the headers in which a part of it stands."""
-    values: dict[str, str | int | None] = {
-        "type": _type_named(description, sample.status),
-        "event_id": sample.event_id,
-        "payment_id": sample.payment_id,
-        "order": sample.order,
-        "amount": sample.amount,
-        "amount_minor": money(sample.amount, sample.currency).amount_minor,
-        "currency": sample.currency,
-        "email": sample.email,
-        "plan_id": sample.plan_id,
-        "occurred_at": sample.sent_at.isoformat(),
-    }
-    body: dict[str, Any] = {}
-    headers: dict[str, str] = {}
-    for name, place in description.places.items():
-        value = values.get(name)
-        if value is None:
-            continue
-        if isinstance(place, Pointer):
-            _put(body, place.steps, value)
-        else:
-            headers[place.name] = str(value)
-    return orjson.dumps(body), headers
-
-
-def _put(body: dict[str, Any], steps: tuple[str, ...], value: object) -> None:
-    *path, last = steps
-    for step in path:
-        body = body.setdefault(step, {})
-    body[last] = value
-
-
-def _type_named(description: Description, status: str) -> str:
-    """The type itself, or the first one that has this meaning."""
-    if status in description.types or status not in WORDS:
-        return status
-    names = [name for name, says in description.types.items() if says is WORDS[status]]
-    return names[0] if names else status

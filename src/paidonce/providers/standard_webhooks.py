@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from paidonce.domain.events import MAX_EXTERNAL_ID
-from paidonce.errors import ConfigurationError, InvalidSignatureError, TimestampExpiredError
+from paidonce.errors import ConfigurationError, InvalidSignatureError
 from paidonce.providers.contract import Delivery, Sample
-from paidonce.providers.signing import any_matches, hmac_sha256
+from paidonce.providers.signing import any_matches, hmac_sha256, refuse_stale
 
 MAX_SIGNATURES: Final = 16
 """How many signatures of one delivery are tried; a sender that rotates its keys sends two."""
@@ -53,10 +53,7 @@ class Envelope(NamedTuple):
 
     def check_age(self, delivery: Delivery, tolerance_s: int | None) -> None:
         """Raises TimestampExpiredError when it was signed too long before it arrived, or after."""
-        age_s = delivery.received_at.timestamp() - int(self.timestamp)
-        if tolerance_s is not None and abs(age_s) > tolerance_s:
-            side = "before" if age_s > 0 else "after"
-            raise TimestampExpiredError(f"it was signed {abs(age_s):.0f} s {side} it arrived")
+        refuse_stale(int(self.timestamp), delivery.received_at, tolerance_s)
 
 
 def envelope(headers: Mapping[str, str], families: tuple[str, ...] = (FAMILY,)) -> Envelope:

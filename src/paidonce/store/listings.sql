@@ -10,9 +10,8 @@ SELECT p.id, s.name AS source, p.order_reference, p.user_id, p.email, p.plan_id,
        CASE WHEN p.applied_at IS NULL AND p.captured_minor > p.refunded_minor
              AND p.canceled_at IS NULL
             THEN extract(epoch FROM now() - p.created_at)::bigint END AS unapplied_s,
-       CASE WHEN p.captured_minor = 0 AND (p.refunded_minor > 0 OR p.canceled_at IS NOT NULL)
-             AND p.created_at < now() - interval '1 day'
-            THEN 'PAYMENT_MISSING' ELSE p.review END AS review,
+       CASE WHEN p.review <> 'PAYMENT_MISSING' OR p.created_at < now() - interval '1 day'
+            THEN p.review END AS review,
        ARRAY(SELECT ROW (i.kind, i.external_id) FROM payment_ids AS i
               WHERE i.payment_id = p.id ORDER BY i.kind, i.external_id) AS ids
   FROM payments AS p
@@ -27,26 +26,26 @@ SELECT p.id, s.name AS source, p.order_reference, p.user_id, p.email, p.plan_id,
         OR (:applied AND p.applied_at IS NOT NULL)
         OR (NOT :applied AND p.applied_at IS NULL AND p.captured_minor > p.refunded_minor
             AND p.canceled_at IS NULL))
-   AND (:review::text IS NULL OR p.review = :review
-        OR (:review = 'PAYMENT_MISSING' AND p.captured_minor = 0
-            AND (p.refunded_minor > 0 OR p.canceled_at IS NOT NULL)
-            AND p.created_at < now() - interval '1 day'))
+   AND (:review::text IS NULL OR p.review = :review)
+   AND (:review::text IS DISTINCT FROM 'PAYMENT_MISSING'
+        OR p.created_at < now() - interval '1 day')
  ORDER BY p.id DESC
  LIMIT :limit;
 
 -- name: unapplied_payments_of_email
--- What a new user may have paid for already, by the payment's address or by its order's.
-SELECT id FROM payments
+-- What a new user may have paid for already, by the payment's address or by its order's; first what
+-- waits for nothing else.
+SELECT id, review IS DISTINCT FROM 'USER_MISSING' AS is_later FROM payments
  WHERE email_key = :email_key AND order_reference IS NULL AND applied_at IS NULL
    AND user_id IS NULL AND captured_minor > refunded_minor
    AND source_id = ANY (:source_ids::smallint[])
 UNION
-SELECT p.id
+SELECT p.id, p.review IS DISTINCT FROM 'USER_MISSING'
   FROM orders AS o
   JOIN payments AS p ON p.order_reference = o.reference
  WHERE o.email_key = :email_key AND o.user_id IS NULL AND p.applied_at IS NULL
    AND p.captured_minor > p.refunded_minor
- ORDER BY id
+ ORDER BY is_later, id
  LIMIT :limit;
 
 -- name: events
@@ -98,8 +97,7 @@ SELECT currency, coalesce(review, '') AS reason, count(*) AS number,
 SELECT count(*) AS number,
        coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_s
   FROM payments
- WHERE captured_minor = 0 AND (refunded_minor > 0 OR canceled_at IS NOT NULL)
-   AND created_at < now() - interval '1 day';
+ WHERE review = 'PAYMENT_MISSING' AND created_at < now() - interval '1 day';
 
 -- name: record_action
 INSERT INTO audit_log (event_id, payment_id, actor, action, success, details)

@@ -52,11 +52,16 @@ async def create_order(connection: Connection, order: NewOrder) -> bool:
     )
     if row is not None:
         return True
-    known = await QUERIES["request_hash"].row(connection, reference=order.reference)
-    assert known is not None
-    if known["request_hash"] != order.request_hash:
-        raise ConflictError(f"there is another order {order.reference}, with other content")
+    assert await is_known(connection, order.reference, order.request_hash)
     return False
+
+
+async def is_known(connection: Connection, reference: str, request_hash: bytes) -> bool:
+    """Whether there is this very order. Raises ConflictError when there is another one."""
+    known = await QUERIES["request_hash"].row(connection, reference=reference)
+    if known is not None and known["request_hash"] != request_hash:
+        raise ConflictError(f"there is another order {reference}, with other content")
+    return known is not None
 
 
 async def find_order(connection: Connection, reference: str) -> asyncpg.Record | None:

@@ -16,22 +16,24 @@ SELECT o.id, o.reference, o.kind, o.status, o.amount_minor, o.currency, o.user_i
        o.plan_id, o.wallet_id, o.applied_payment_id, o.paid_at, o.canceled_at, o.refunded_at,
        o.closed_at, o.fulfilled_at, o.reversed_at, o.created_at, o.updated_at,
        o.transaction_id::text AS transaction_id,
-       ARRAY(SELECT s.name FROM sources AS s WHERE s.id = ANY (o.sources) ORDER BY s.name)
-           AS sources
+       CASE WHEN o.sources IS NOT NULL
+            THEN ARRAY(SELECT s.name FROM sources AS s WHERE s.id = ANY (o.sources) ORDER BY s.name)
+            END AS sources
   FROM orders AS o
  WHERE o.reference = :reference;
 
 -- name: close_order
 -- Whoever is paying it just now comes first: its lock is waited for.
 UPDATE orders
-   SET status = 'CANCELED', closed_at = coalesce(closed_at, now()),
-       canceled_at = coalesce(canceled_at, now()), refunded_at = NULL, version = version + 1,
-       updated_at = now(), transaction_id = pg_current_xact_id()
+   SET status = CASE status WHEN 'PENDING' THEN 'CANCELED' ELSE status END,
+       closed_at = coalesce(closed_at, now()),
+       canceled_at = CASE status WHEN 'PENDING' THEN now() ELSE canceled_at END,
+       version = version + 1, updated_at = now(), transaction_id = pg_current_xact_id()
  WHERE reference = :reference AND status <> 'PAID'
 RETURNING id;
 
 -- name: unapplied_payments_of_order
 SELECT id FROM payments
  WHERE order_reference = :reference AND applied_at IS NULL AND captured_minor > 0
- ORDER BY id
+ ORDER BY review IS DISTINCT FROM 'ORDER_MISSING', id
  LIMIT :limit;

@@ -7,7 +7,7 @@ the query `load`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from paidonce.domain.email import email_key
@@ -23,9 +23,6 @@ KeyName = tuple[SourceId, bytes]
 """A source and the digest of an event's key."""
 
 Row = tuple[object, ...]
-
-REFUNDED_MINOR: Final = 9
-"""Where a payment's row, as it is loaded, has what was refunded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,8 @@ def id_row(source_id: SourceId, one: ExternalId, payment_id: PaymentId) -> Row:
     return (source_id, one.kind, one.value, payment_id)
 
 
-def payment_row(payment: Payment) -> Row:
+def payment_row(payment: Payment, messages: int) -> Row:
+    """The row to be written. Each message about it has a version of its own, and so has the row."""
     facts = payment.facts
     return (
         payment.id,
@@ -55,7 +53,7 @@ def payment_row(payment: Payment) -> Row:
         email_key(payment.email) if payment.email else None,
         payment.user_id,
         payment.plan_id,
-        facts.captured.currency if facts.captured else None,
+        facts.currency,
         facts.captured_minor,
         facts.refund_total_minor,
         facts.refunded_minor,
@@ -73,11 +71,13 @@ def payment_row(payment: Payment) -> Row:
         payment.subscription_id,
         payment.period_start,
         payment.period_end,
+        payment.is_linked,
         payment.is_contested,
         payment.is_accepted,
         payment.is_for_refund,
         payment.review,
-        payment.version or 1,
+        payment.version,
+        payment.version + max(messages, 1),
     )
 
 
@@ -125,15 +125,16 @@ def payment_of(
         payment_id, source_id, order, email, user_id, plan_id, currency, captured_minor,
         refund_total_minor, refunded_minor, paid_at, failed_at, voided_at, canceled_at, refunded_at,
         processing_at, disputed_at, dispute_won_at, applied_at, applied_minor, reversed_minor,
-        subscription_id, period_start, period_end, is_contested, is_accepted, is_for_refund, review,
-        version,
+        subscription_id, period_start, period_end, is_linked, is_contested, is_accepted,
+        is_for_refund, review, version,
     ) = cells  # fmt: skip
     # A refund whose id another payment has taken is not among these, but was counted: as a total.
     is_explained = max(refund_total_minor, sum(refunds.values())) >= refunded_minor
     facts = Facts(
-        captured=Money(captured_minor, currency) if currency else None,
+        captured=Money(captured_minor, currency) if currency and paid_at else None,
         refund_total_minor=refund_total_minor if is_explained else refunded_minor,
         refunds=refunds,
+        refund_currency=None if paid_at else currency,
         paid_at=paid_at,
         failed_at=failed_at,
         voided_at=voided_at,
@@ -159,6 +160,7 @@ def payment_of(
         subscription_id=subscription_id,
         period_start=period_start,
         period_end=period_end,
+        is_linked=is_linked,
         is_contested=is_contested,
         is_accepted=is_accepted,
         is_for_refund=is_for_refund,

@@ -1,9 +1,10 @@
 """What `settle` reads and writes: one round trip each, whatever the size of the batch."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import asyncpg
@@ -16,7 +17,6 @@ from paidonce.domain.subscriptions import Subscription
 from paidonce.domain.wallets import Wallet
 from paidonce.store.queries import Connection, Query, load_queries
 from paidonce.store.rows import (
-    REFUNDED_MINOR,
     KeyName,
     KnownKey,
     Row,
@@ -33,6 +33,9 @@ from paidonce.store.rows import (
 
 QUERIES: Final = load_queries(__file__)
 _LOAD_WITHOUT_LOCKS: Final = QUERIES["load"].without("locks")
+
+MAX_OF_ORDER: Final = 64
+"""How many payments of one order are looked at: more than anybody pays for one thing."""
 
 
 @dataclass(slots=True)
@@ -100,6 +103,7 @@ class Changes:
     entries: list[Row] = field(default_factory=list)
     events: list[Row] = field(default_factory=list)
     messages: list[Row] = field(default_factory=list)
+    told: Counter[PaymentId] = field(default_factory=Counter)  # how many of them are of a payment
     finished: list[Row] = field(default_factory=list)
     due: list[Row] = field(default_factory=list)
     audit: list[Row] = field(default_factory=list)
@@ -127,21 +131,12 @@ class Changes:
 
 async def load(connection: Connection, wanted: Wanted) -> Loaded:
     """Fetch and lock every row that the batch touches, waiting for nobody."""
-    row = await _load(connection, QUERIES["load"], wanted)
-    refunded = [cells[0] for cells in row["payments"] if cells[REFUNDED_MINOR] > 0]
-    if not refunded:
-        return _loaded(row, row["refunds"])
-    # A payment may have been changed between the look and the lock. Its row is the changed one;
-    # what the same statement read of its refunds is not.
-    found = await QUERIES["refunds_of"].row(connection, payment_id=refunded)
-    assert found is not None
-    return _loaded(row, found["refunds"])
+    return _loaded(await _load(connection, QUERIES["load"], wanted))
 
 
 async def look(connection: Connection, wanted: Wanted) -> Loaded:
     """Fetch the same rows without locking any. `write` finds out if they have changed since."""
-    row = await _load(connection, _LOAD_WITHOUT_LOCKS, wanted)
-    return _loaded(row, row["refunds"])
+    return _loaded(await _load(connection, _LOAD_WITHOUT_LOCKS, wanted))
 
 
 async def _load(connection: Connection, query: Query, wanted: Wanted) -> asyncpg.Record:
@@ -156,6 +151,7 @@ async def _load(connection: Connection, query: Query, wanted: Wanted) -> asyncpg
         id_value=[one.value for _, one in ids],
         payment_id=list(wanted.payments),
         reference=list(wanted.references),
+        max_of_order=MAX_OF_ORDER,
         email_key=list(wanted.emails),
         user_id=list(wanted.users),
     )
@@ -207,11 +203,12 @@ async def _write_common(connection: Connection, changes: Changes) -> None:
     """
     payments = sorted(changes.payments, key=lambda one: one.id)
     subscriptions = sorted(changes.subscriptions, key=lambda one: one.user_id)
+    told = changes.told
     rows: dict[str, list[Row]] = {
         "keys": sorted(key_row(*key) for key in changes.keys),
         "ids": sorted(id_row(*one) for one in changes.ids),
-        "new_payments": [payment_row(one) for one in payments if one.is_new],
-        "payments": [payment_row(one) for one in payments if not one.is_new],
+        "new_payments": [payment_row(one, told[one.id]) for one in payments if one.is_new],
+        "payments": [payment_row(one, told[one.id]) for one in payments if not one.is_new],
         "new_subscriptions": [subscription_row(one) for one in subscriptions if one.is_new],
         "subscriptions": [subscription_row(one) for one in subscriptions if not one.is_new],
         "orders": [order_row(one) for one in sorted(changes.orders, key=lambda one: one.id)],
@@ -275,9 +272,9 @@ def _range(ids: Sequence[object]) -> dict[str, object]:
     return {"first_id": min(ids), "last_id": max(ids)}  # type: ignore[type-var]
 
 
-def _loaded(row: asyncpg.Record, refund_rows: Iterable[Sequence[Any]]) -> Loaded:
+def _loaded(row: asyncpg.Record) -> Loaded:
     refunds: dict[UUID, dict[str, int]] = {}
-    for payment_id, refund_id, amount_minor in refund_rows:
+    for payment_id, refund_id, amount_minor in row["refunds"]:
         refunds.setdefault(payment_id, {})[refund_id] = amount_minor
     ids: dict[UUID, tuple[ExternalId, ...]] = {}
     names: dict[tuple[SourceId, ExternalId], PaymentId] = {}

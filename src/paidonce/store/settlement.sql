@@ -3,7 +3,9 @@
 -- subscriptions and wallets are locked, each in the order of their ids, and nobody is waited for: a
 -- row that is seen but not locked is busy, and its events have to come again. Outside of one, the
 -- marked lines are left out, and what is written later checks the versions that were seen here.
--- With an order come all its payments that brought money: one of them may take another's place.
+-- What was changed between the look and the lock is busy too: what else was read with it, such as
+-- its refunds or its order's other payments, may be older than the row itself. With an order come
+-- its payments that brought money, first those that hold it: one may take another's place.
 WITH known_keys AS (
     SELECT k.source_id, k.digest, k.event_id, k.fingerprint, k.fingerprint_version
       FROM unnest(:key_source_id::smallint[], :key_digest::bytea[]) AS wanted (source_id, digest)
@@ -19,7 +21,7 @@ named_payments AS (
     SELECT payment_id FROM named UNION SELECT unnest(:payment_id::uuid[])
 ),
 wanted_orders AS (
-    SELECT o.id, o.reference, o.wallet_id
+    SELECT o.id, o.reference, o.wallet_id, o.applied_payment_id, o.version
       FROM orders AS o
      WHERE o.reference = ANY (ARRAY(
          SELECT unnest(:reference::text[])
@@ -38,10 +40,15 @@ locked_orders AS (
 wanted_payments AS (
     SELECT payment_id FROM named_payments
     UNION
-    SELECT p.id
-      FROM payments AS p
-     WHERE p.order_reference = ANY (ARRAY(SELECT reference FROM wanted_orders))
-       AND p.captured_minor > 0
+    SELECT paid.id
+      FROM wanted_orders AS o,
+           LATERAL (SELECT p.id
+                      FROM payments AS p
+                     WHERE p.order_reference = o.reference AND p.captured_minor > 0
+                     ORDER BY p.id = o.applied_payment_id DESC,
+                              p.refunded_minor >= p.captured_minor OR p.canceled_at IS NOT NULL,
+                              p.paid_at, p.id
+                     LIMIT :max_of_order) AS paid
 ),
 locked_payments AS (
     SELECT p.*
@@ -58,7 +65,7 @@ found_users AS (
          UNION
          SELECT email_key FROM locked_payments WHERE applied_at IS NULL
          UNION
-         SELECT email_key FROM locked_orders WHERE user_id IS NULL))
+         SELECT email_key FROM locked_orders WHERE user_id IS NULL AND kind = 'subscription'))
 ),
 wanted_subscriptions AS (
     SELECT s.id, s.user_id
@@ -90,8 +97,8 @@ SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
                          p.paid_at, p.failed_at, p.voided_at, p.canceled_at, p.refunded_at,
                          p.processing_at, p.disputed_at, p.dispute_won_at, p.applied_at,
                          p.applied_minor, p.reversed_minor, p.subscription_id, p.period_start,
-                         p.period_end, p.is_contested, p.is_accepted, p.is_for_refund, p.review,
-                         p.version)
+                         p.period_end, p.is_linked, p.is_contested, p.is_accepted,
+                         p.is_for_refund, p.review, p.version)
                FROM locked_payments AS p) AS payments,
        ARRAY(SELECT n FROM named AS n) AS names,
        ARRAY(SELECT ROW (o.id, o.reference, o.kind, o.amount_minor, o.currency, o.user_id,
@@ -107,24 +114,20 @@ SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
        ARRAY(SELECT s FROM locked_subscriptions AS s) AS subscriptions,
        ARRAY(SELECT p.id FROM payments AS p
               WHERE p.id IN (SELECT payment_id FROM wanted_payments)
-                AND p.id NOT IN (SELECT id FROM locked_payments)) AS busy_payments,
+                AND (p.id, p.version) NOT IN (SELECT id, version FROM locked_payments))
+           AS busy_payments,
        ARRAY(SELECT w.user_id FROM wanted_subscriptions AS w
               WHERE w.id NOT IN (SELECT id FROM locked_subscriptions)) AS busy_users,
        ARRAY(SELECT w.reference FROM wanted_orders AS w
-              WHERE w.id NOT IN (SELECT id FROM locked_orders)
+              WHERE (w.id, w.version) NOT IN (SELECT id, version FROM locked_orders)
                  OR (w.wallet_id IS NOT NULL
                      AND w.wallet_id NOT IN (SELECT id FROM locked_wallets))
              UNION
              SELECT p.order_reference FROM payments AS p
               WHERE p.id IN (SELECT payment_id FROM wanted_payments)
-                AND p.id NOT IN (SELECT id FROM locked_payments)
+                AND (p.id, p.version) NOT IN (SELECT id, version FROM locked_payments)
                 AND p.order_reference IS NOT NULL) AS busy_orders,
        clock_timestamp() AS now;
-
--- name: refunds_of
-SELECT ARRAY(SELECT ROW (r.payment_id, r.refund_id, r.amount_minor)
-               FROM refunds AS r
-              WHERE r.payment_id = ANY (:payment_id::uuid[])) AS refunds;
 
 -- name: write
 -- Everything that a batch changes, in one round trip, each row once. Fewer rows written than sent
@@ -146,9 +149,14 @@ new_payments AS (
         id, source_id, order_reference, email, email_key, user_id, plan_id, currency,
         captured_minor, refund_total_minor, refunded_minor, paid_at, failed_at, voided_at,
         canceled_at, refunded_at, processing_at, disputed_at, dispute_won_at, applied_at,
-        applied_minor, reversed_minor, subscription_id, period_start, period_end, is_contested,
-        is_accepted, is_for_refund, review, version)
-    SELECT * FROM unnest(:new_payments::written_payment_2[])
+        applied_minor, reversed_minor, subscription_id, period_start, period_end, is_linked,
+        is_contested, is_accepted, is_for_refund, review, version)
+    SELECT id, source_id, order_reference, email, email_key, user_id, plan_id, currency,
+           captured_minor, refund_total_minor, refunded_minor, paid_at, failed_at, voided_at,
+           canceled_at, refunded_at, processing_at, disputed_at, dispute_won_at, applied_at,
+           applied_minor, reversed_minor, subscription_id, period_start, period_end, is_linked,
+           is_contested, is_accepted, is_for_refund, review, next_version
+      FROM unnest(:new_payments::written_payment_2[])
     RETURNING 1
 ),
 changed_payments AS (
@@ -163,9 +171,9 @@ changed_payments AS (
            dispute_won_at = c.dispute_won_at, applied_at = c.applied_at,
            applied_minor = c.applied_minor, reversed_minor = c.reversed_minor,
            subscription_id = c.subscription_id, period_start = c.period_start,
-           period_end = c.period_end, is_contested = c.is_contested,
+           period_end = c.period_end, is_linked = c.is_linked, is_contested = c.is_contested,
            is_accepted = c.is_accepted, is_for_refund = c.is_for_refund, review = c.review,
-           version = p.version + 1, updated_at = now(), transaction_id = pg_current_xact_id()
+           version = c.next_version, updated_at = now(), transaction_id = pg_current_xact_id()
       FROM unnest(:payments::written_payment_2[]) AS c
      WHERE p.id = c.id
        AND p.version = c.version
@@ -242,7 +250,8 @@ DO UPDATE SET amount_minor = greatest(refunds.amount_minor, excluded.amount_mino
 WITH gone AS (
     DELETE FROM payments AS p
      USING unnest(:id::uuid[], :version::bigint[]) AS c (id, version)
-     WHERE p.id = c.id AND p.version = c.version AND p.applied_at IS NULL
+     WHERE p.id = c.id AND p.version = c.version
+       AND (p.applied_at IS NULL OR p.reversed_minor >= p.applied_minor)
     RETURNING p.id
 ),
 moved_ids AS (
@@ -254,6 +263,11 @@ moved_refunds AS (
     UPDATE refunds AS r SET payment_id = c.heir
       FROM unnest(:id::uuid[], :heir::uuid[]) AS c (id, heir)
      WHERE r.payment_id = c.id
+),
+moved_entries AS (
+    UPDATE ledger_entries AS e SET payment_id = c.heir
+      FROM unnest(:id::uuid[], :heir::uuid[]) AS c (id, heir)
+     WHERE e.payment_id = c.id
 ),
 moved_trail AS (
     UPDATE audit_log AS a SET payment_id = c.heir

@@ -3,6 +3,7 @@
 ALTER TABLE payments
     ADD COLUMN applied_minor  bigint,
     ADD COLUMN dispute_won_at timestamptz,
+    ADD COLUMN is_linked      boolean NOT NULL DEFAULT false,
     ADD COLUMN is_contested   boolean NOT NULL DEFAULT false,
     ADD COLUMN is_accepted    boolean NOT NULL DEFAULT false,
     ADD COLUMN is_for_refund  boolean NOT NULL DEFAULT false,
@@ -14,10 +15,6 @@ COMMENT ON COLUMN payments.applied_minor IS 'null: all that was captured';
 ALTER TABLE payments ADD CONSTRAINT payments_reversed_was_applied CHECK (
     reversed_minor <= CASE WHEN applied_at IS NULL THEN 0
                            ELSE coalesce(applied_minor, captured_minor) END) NOT VALID;
-
--- A refund whose payment does not come is looked for here (PAY-6).
-CREATE INDEX payments_missing ON payments (created_at)
-    WHERE captured_minor = 0 AND (refunded_minor > 0 OR canceled_at IS NOT NULL);
 
 -- One per owner and currency. It never goes negative: what a refund cannot take back is owed.
 CREATE TABLE wallets (
@@ -103,8 +100,8 @@ CREATE TYPE written_payment_2 AS (
     canceled_at timestamptz, refunded_at timestamptz, processing_at timestamptz,
     disputed_at timestamptz, dispute_won_at timestamptz, applied_at timestamptz,
     applied_minor bigint, reversed_minor bigint, subscription_id uuid, period_start timestamptz,
-    period_end timestamptz, is_contested boolean, is_accepted boolean, is_for_refund boolean,
-    review text, version bigint
+    period_end timestamptz, is_linked boolean, is_contested boolean, is_accepted boolean,
+    is_for_refund boolean, review text, version bigint, next_version bigint
 );
 
 CREATE TYPE written_order AS (

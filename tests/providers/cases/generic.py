@@ -1,0 +1,287 @@
+"""What senders of the ways to sign in `docs/howto/describe-a-gateway.md` send.
+
+The descriptions are those of the page, which so cannot say what does not work.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from decimal import Decimal
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from paidonce.providers import generic
+from paidonce.providers.contract import Delivery, Provider, Setup
+from tests.providers.conformance import (
+    JSON,
+    KEY,
+    RECEIVED_AT,
+    SECRETS,
+    TOLERANCE_S,
+    Case,
+    MakeDelivery,
+    MakeProvider,
+    Said,
+)
+
+PAGE: Final = Path(__file__).parents[3] / "docs" / "howto" / "describe-a-gateway.md"
+DECIMALS: Final = {"KRW": 0, "JPY": 0, "KWD": 3, "BHD": 3}
+AT: Final = "2026-11-15T11:59:00Z"
+
+
+def described() -> dict[str, dict[str, Any]]:
+    """The sources of the page, by their names."""
+    blocks = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    found = [tomllib.loads(block)["sources"] for block in blocks]
+    return {name: source for sources in found for name, source in sources.items()}
+
+
+SOURCES: Final = described()
+
+
+def options(name: str) -> dict[str, Any]:
+    return {key: SOURCES[name][key] for key in ("signature", "fields", "types")}
+
+
+def maker(described: Mapping[str, Any], as_given: Callable[[str], str] = str) -> MakeProvider:
+    """Makes sources of this description, with secrets in the form in which they are given."""
+
+    def provider(
+        *secrets: str, currency: str = "RUB", tolerance_s: int | None = TOLERANCE_S
+    ) -> Provider:
+        given = tuple(secret and as_given(secret) for secret in secrets)
+        return generic.configure(Setup(KEY, given, described, tolerance_s))
+
+    return provider
+
+
+def minor(said: Said) -> int:
+    return int(Decimal(said.amount).scaleb(DECIMALS.get(said.currency, 2)))
+
+
+def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def mac(secret: str, content: bytes) -> bytes:
+    return hmac.new(secret.encode(), content, hashlib.sha256).digest()
+
+
+def hub(said: Said, secret: str, sent_at: datetime) -> Delivery:
+    payment = {
+        "id": said.payment_id,
+        "amount": said.amount,
+        "currency": said.currency,
+        "email": said.email,
+    }
+    body = json.dumps({"action": said.kind, "payment": payment}).encode()
+    headers = {
+        "x-hub-signature-256": f"sha256={mac(secret, body).hex()}",
+        "x-github-delivery": said.event_id,
+    }
+    return Delivery(JSON | without_none(headers), body, RECEIVED_AT)
+
+
+def paddle(said: Said, secret: str, sent_at: datetime) -> Delivery:
+    transaction = {
+        "id": said.payment_id,
+        "custom_data": {"email": said.email},
+        "currency_code": said.currency,
+        "details": {"totals": {"total": str(minor(said))}},
+    }
+    kind = "transaction.completed" if said.kind == "paid" else said.kind
+    event = {
+        "event_id": said.event_id,
+        "event_type": kind,
+        "occurred_at": AT,
+        "data": transaction,
+    }
+    body = json.dumps(without_none(event)).encode()
+    timestamp = int(sent_at.timestamp())
+    signature = mac(secret, f"{timestamp}:".encode() + body).hex()
+    return Delivery(
+        JSON | {"paddle-signature": f"ts={timestamp};h1={signature}"}, body, RECEIVED_AT
+    )
+
+
+def razorpay(said: Said, secret: str, sent_at: datetime) -> Delivery:
+    entity = {
+        "id": said.payment_id,
+        "amount": minor(said),
+        "amount_refunded": 0,
+        "currency": said.currency,
+        "email": said.email,
+        "notes": [],
+    }
+    kind = "payment.captured" if said.kind == "paid" else said.kind
+    payload = {"payment": {"entity": entity}}
+    body = json.dumps({"event": kind, "payload": payload, "created_at": 1794743940}).encode()
+    headers = {
+        "x-razorpay-signature": mac(secret, body).hex(),
+        "x-razorpay-event-id": said.event_id,
+    }
+    return Delivery(JSON | without_none(headers), body, RECEIVED_AT)
+
+
+def square(said: Said, secret: str, sent_at: datetime) -> Delivery:
+    payment = {
+        "id": said.payment_id,
+        "status": "COMPLETED" if said.kind == "paid" else said.kind,
+        "total_money": {"amount": minor(said), "currency": said.currency},
+        "buyer_email_address": said.email,
+    }
+    event = {
+        "type": "payment.updated",
+        "event_id": said.event_id,
+        "created_at": AT,
+        "data": {"type": "payment", "object": {"payment": payment}},
+    }
+    body = json.dumps(without_none(event)).encode()
+    signature = mac(secret, b"https://pay.example.com/webhooks/square" + body)
+    header = base64.b64encode(signature).decode()
+    return Delivery(JSON | {"x-square-hmacsha256-signature": header}, body, RECEIVED_AT)
+
+
+def bank(sign: Callable[[str, bytes], bytes]) -> MakeDelivery:
+    def deliver(said: Said, secret: str, sent_at: datetime) -> Delivery:
+        event = {
+            "type": "payment.received" if said.kind == "paid" else said.kind,
+            "payment": said.payment_id,
+            "amount": said.amount,
+            "currency": said.currency,
+            "email": said.email,
+        }
+        body = json.dumps(event).encode()
+        event_id = said.event_id or f"msg-{said.payment_id}"
+        timestamp = str(int(sent_at.timestamp()))
+        signature = sign(secret, f"{event_id}.{timestamp}.".encode() + body)
+        headers = {
+            "x-event-id": event_id,
+            "x-timestamp": timestamp,
+            "x-signature": base64.b64encode(signature).decode(),
+        }
+        return Delivery(JSON | headers, body, RECEIVED_AT)
+
+    return deliver
+
+
+def ed25519(secret: str) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(secret.encode()).digest())
+
+
+@lru_cache
+def rsa(secret: str) -> RSAPrivateKey:
+    return generate_private_key(65537, 2048)
+
+
+def pem(key: Ed25519PrivateKey | RSAPrivateKey) -> str:
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return public.decode()
+
+
+def with_algorithm(name: str, algorithm: str) -> dict[str, Any]:
+    described = options(name)
+    return described | {"signature": described["signature"] | {"algorithm": algorithm}}
+
+
+_HUB: Final = hub(Said(), SECRETS[0], RECEIVED_AT).headers["x-hub-signature-256"]
+_T, _H1 = paddle(Said(), SECRETS[0], RECEIVED_AT).headers["paddle-signature"].split(";")
+_SQUARE: Final = square(Said(), SECRETS[0], RECEIVED_AT).headers["x-square-hmacsha256-signature"]
+
+CASES: Final = [
+    Case(
+        name="generic, like GitHub",
+        provider=maker(options("hub")),
+        deliver=hub,
+        signature_header="x-hub-signature-256",
+        unknown_kind="viewed",
+        wrong_signatures={
+            "without its prefix": _HUB.removeprefix("sha256="),
+            "with another prefix": _HUB.replace("sha256", "sha1"),
+            "with two prefixes": f"sha256={_HUB}",
+            "upper case": _HUB.upper(),
+            "sent twice": f"{_HUB}, {_HUB}",
+            "with blanks": f" {_HUB} ",
+            "the prefix alone": "sha256=",
+        },
+    ),
+    Case(
+        name="generic, like Paddle",
+        provider=maker(options("paddle")),
+        deliver=paddle,
+        signature_header="paddle-signature",
+        unknown_kind="customer.created",
+        wrong_signatures={
+            "no time": _H1,
+            "an empty time": f"ts=;{_H1}",
+            "two times": f"{_T};{_T};{_H1}",
+            "a time that is no count": f"ts=x;{_H1}",
+            "no signature": _T,
+            "an empty signature": f"{_T};h1=",
+            "a name without a value": f"{_T};h1",
+            "under another name": f"{_T};h2{_H1[2:]}",
+            "the signature alone": _H1[3:],
+        },
+        signs_time=True,
+    ),
+    Case(
+        name="generic, like Razorpay",
+        provider=maker(options("rzp")),
+        deliver=razorpay,
+        signature_header="x-razorpay-signature",
+        unknown_kind="order.paid",
+    ),
+    Case(
+        name="generic, like Square",
+        provider=maker(options("square")),
+        deliver=square,
+        signature_header="x-square-hmacsha256-signature",
+        unknown_kind="PENDING",
+        wrong_signatures={
+            "without padding": _SQUARE.rstrip("="),
+            "with more padding": f"{_SQUARE}=",
+            "hex": base64.b64decode(_SQUARE).hex(),
+        },
+    ),
+    Case(
+        name="generic, ed25519 over id and time",
+        provider=maker(options("bank"), lambda secret: pem(ed25519(secret))),
+        deliver=bank(lambda secret, content: ed25519(secret).sign(content)),
+        signature_header="x-signature",
+        unknown_kind="payment.seen",
+        signed_headers=("x-event-id", "x-timestamp"),
+        signs_time=True,
+        composes=False,
+    ),
+    Case(
+        name="generic, RSA over id and time",
+        provider=maker(with_algorithm("bank", "rsa-sha256"), lambda secret: pem(rsa(secret))),
+        deliver=bank(lambda secret, content: rsa(secret).sign(content, PKCS1v15(), SHA256())),
+        signature_header="x-signature",
+        unknown_kind="payment.seen",
+        signed_headers=("x-event-id", "x-timestamp"),
+        signs_time=True,
+        composes=False,
+    ),
+    Case(
+        name="generic, HMAC over id and time",
+        provider=maker(with_algorithm("bank", "hmac-sha256")),
+        deliver=bank(mac),
+        signature_header="x-signature",
+        unknown_kind="payment.seen",
+        signed_headers=("x-event-id", "x-timestamp"),
+        signs_time=True,
+    ),
+]

@@ -1,0 +1,409 @@
+"""What Stripe's events say of payments."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pytest
+
+from paidonce.domain.events import Code, ExternalId, Ignored, PaymentEvent, Refund, Says
+from paidonce.domain.money import Money
+from paidonce.errors import MalformedError
+from paidonce.providers import stripe
+from paidonce.providers.contract import Setup
+from tests.providers.cases.stripe import event, signed
+from tests.providers.conformance import KEY
+
+SECRET: Final = "whsec_of_the_endpoint"
+STRIPE: Final = stripe.configure(Setup(KEY, (SECRET,)))
+PRODUCTION: Final = stripe.configure(Setup(KEY, (SECRET,), accepts_test=False))
+CREATED: Final = datetime.fromtimestamp(1794743940, UTC)
+
+INTENT: Final[dict[str, Any]] = {
+    "id": "pi_1",
+    "object": "payment_intent",
+    "amount": 99_000,
+    "amount_received": 99_000,
+    "currency": "usd",
+    "latest_charge": "ch_1",
+    "metadata": {"order": "o-1", "plan_id": "monthly"},
+    "receipt_email": "buyer@example.com",
+}
+CHARGE: Final[dict[str, Any]] = {
+    "id": "ch_1",
+    "object": "charge",
+    "amount": 99_000,
+    "amount_captured": 99_000,
+    "amount_refunded": 0,
+    "billing_details": {"email": "buyer@example.com"},
+    "captured": True,
+    "created": 1794740000,
+    "currency": "usd",
+    "metadata": {"order_id": "o-1"},
+    "payment_intent": "pi_1",
+    "status": "succeeded",
+}
+DISPUTE: Final[dict[str, Any]] = {
+    "id": "du_1",
+    "object": "dispute",
+    "amount": 50_000,
+    "charge": "ch_1",
+    "currency": "usd",
+    "payment_intent": "pi_1",
+    "status": "needs_response",
+}
+SESSION: Final[dict[str, Any]] = {
+    "id": "cs_1",
+    "object": "checkout.session",
+    "amount_total": 99_000,
+    "client_reference_id": "o-1",
+    "currency": "usd",
+    "customer_details": {"email": "buyer@example.com"},
+    "customer_email": None,
+    "invoice": None,
+    "metadata": {"order": "another"},
+    "mode": "payment",
+    "payment_intent": "pi_1",
+    "payment_status": "paid",
+}
+INVOICE: Final[dict[str, Any]] = {
+    "id": "in_1",
+    "object": "invoice",
+    "amount_paid": 99_000,
+    "currency": "usd",
+    "customer_email": "buyer@example.com",
+    "metadata": {},
+    "parent": {"subscription_details": {"metadata": {"plan_id": "monthly", "order": "o-1"}}},
+}
+INVOICE_PAYMENT: Final[dict[str, Any]] = {
+    "id": "inpay_1",
+    "object": "invoice_payment",
+    "amount_paid": 99_000,
+    "currency": "usd",
+    "invoice": "in_1",
+    "payment": {"type": "payment_intent", "payment_intent": "pi_1"},
+}
+PI, CH = ExternalId("payment", "pi_1"), ExternalId("charge", "ch_1")
+CS, IN = ExternalId("session", "cs_1"), ExternalId("invoice", "in_1")
+MONEY: Final = Money(99_000, "USD")
+
+
+def told(kind: str, said: dict[str, Any], **more: Any) -> PaymentEvent | Ignored:
+    body = event(kind, {key: one for key, one in said.items() if one is not ...}, **more)
+    delivery = signed(body, SECRET)
+    assert STRIPE.identify(delivery).key == "evt_1"
+    return STRIPE.translate(delivery)
+
+
+def payment(kind: str, said: dict[str, Any], **more: Any) -> PaymentEvent:
+    event = told(kind, said, **more)
+    assert isinstance(event, PaymentEvent)
+    return event
+
+
+def test_all_that_an_intent_carries_is_read() -> None:
+    """PRV-6 PAY-1"""
+    delivery = signed(event("payment_intent.succeeded", INTENT), SECRET)
+    assert STRIPE.translate(delivery) == PaymentEvent(
+        says=Says.PAID,
+        ids=(PI, CH),
+        amount=MONEY,
+        order="o-1",
+        email="buyer@example.com",
+        plan_id="monthly",
+        occurred_at=CREATED,
+    )
+    identity = STRIPE.identify(delivery)
+    assert (identity.key, identity.event_id) == ("evt_1", "evt_1")
+    assert (identity.type, identity.payment_id) == ("payment_intent.succeeded", "pi_1")
+    assert (identity.order, identity.amount, identity.currency) == ("o-1", "990.00", "USD")
+    assert identity.occurred_at == CREATED
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("created", Says.PENDING),
+        ("requires_action", Says.PENDING),
+        ("processing", Says.PROCESSING),
+        ("amount_capturable_updated", Says.PROCESSING),
+        ("partially_funded", Says.PROCESSING),
+        ("payment_failed", Says.FAILED),
+        ("canceled", Says.VOIDED),
+    ],
+)
+def test_an_intent_that_did_not_succeed_brings_no_money(kind: str, says: Says) -> None:
+    """PAY-2: whatever amounts it names."""
+    event = payment(f"payment_intent.{kind}", INTENT)
+    assert (event.says, event.amount, event.refunded) == (says, None, None)
+    assert event.ids == (PI, CH)
+
+
+@pytest.mark.parametrize("kind", ["charge.succeeded", "charge.captured"])
+def test_a_charge_is_money_as_far_as_it_was_captured(kind: str) -> None:
+    """PAY-1 PAY-2: under the id of its intent, so that it counts once."""
+    event = payment(kind, CHARGE)
+    assert (event.says, event.ids, event.amount) == (Says.PAID, (PI, CH), MONEY)
+    assert (event.order, event.email) == ("o-1", "buyer@example.com")
+    part = payment(kind, CHARGE | {"amount_captured": 70_000})
+    assert part.amount == Money(70_000, "USD")
+    assert payment(kind, CHARGE | {"amount_captured": ...}).amount == MONEY
+    alone = payment(kind, CHARGE | {"payment_intent": None})
+    assert (alone.says, alone.ids) == (Says.PAID, (CH,))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"captured": False, "amount_captured": 0},
+        {"captured": False, "amount_captured": None},
+        {"captured": False},
+        {"captured": ...},
+        {"captured": "true"},
+        {"amount_captured": 0},
+        {"status": "pending"},
+        {"status": "failed"},
+        {"status": ...},
+    ],
+    ids=str,
+)
+def test_what_was_only_authorised_is_no_money(said: dict[str, Any]) -> None:
+    """PAY-2: nor is the end of an authorisation a refund."""
+    for kind in ("charge.succeeded", "charge.captured", "charge.pending"):
+        event = payment(kind, CHARGE | said)
+        assert (event.says, event.amount) == (Says.PROCESSING, None)
+    released = CHARGE | said | {"amount_refunded": 99_000, "refunded": True}
+    for kind, says in (
+        ("charge.refunded", Says.VOIDED),
+        ("charge.expired", Says.VOIDED),
+        ("charge.failed", Says.FAILED),
+    ):
+        event = payment(kind, released)
+        assert (event.says, event.amount, event.refunded) == (says, None, None)
+
+
+def test_a_refund_tells_all_that_was_refunded_and_what_was_captured() -> None:
+    """PAY-2 PAY-6: so that a refund which overtakes its payment is enough to know of it."""
+    event = payment("charge.refunded", CHARGE | {"amount_refunded": 30_000})
+    assert (event.says, event.ids) == (Says.REFUNDED, (PI, CH))
+    assert (event.amount, event.refunded) == (MONEY, Money(30_000, "USD"))
+    assert event.paid_at == datetime.fromtimestamp(1794740000, UTC)
+    delivery = signed(_refund(30_000), SECRET)
+    assert STRIPE.identify(delivery).amount == "300.00"
+    other = STRIPE.identify(signed(_refund(40_000), SECRET))
+    assert other.fingerprint != STRIPE.identify(delivery).fingerprint
+
+
+def _refund(amount: int) -> bytes:
+    return event("charge.refunded", CHARGE | {"amount_refunded": amount})
+
+
+@pytest.mark.parametrize(
+    ("version", "refunded"),
+    [
+        ("2020-08-27", 10_000),
+        ("2024-12-18.acacia", 10_000),
+        ("2025-03-31.basil", 39_000),
+        ("2026-05-27.dahlia", 39_000),
+        (None, 39_000),
+    ],
+)
+def test_what_was_authorised_and_not_captured_is_no_refund(
+    version: str | None, refunded: int
+) -> None:
+    """PAY-2: older versions of the API count it as one."""
+    charge = CHARGE | {"amount_captured": 70_000, "amount_refunded": 39_000}
+    event = payment("charge.refunded", charge, api_version=version)
+    assert (event.amount, event.refunded) == (Money(70_000, "USD"), Money(refunded, "USD"))
+
+
+def test_a_dispute_is_a_flag_until_it_is_lost() -> None:
+    """PAY-2"""
+    opened = payment("charge.dispute.created", DISPUTE)
+    assert (opened.says, opened.ids) == (Says.DISPUTED, (PI, CH))
+    assert (opened.amount, opened.refunded, opened.refund) == (None, None, None)
+    closed = "charge.dispute.closed"
+    lost = payment(closed, DISPUTE | {"status": "lost"})
+    assert lost.says is Says.REFUNDED
+    assert lost.refund == Refund("dispute:du_1", Money(50_000, "USD"))
+    assert (lost.amount, lost.refunded) == (None, None)
+    for status in ("won", "warning_closed"):
+        won = payment(closed, DISPUTE | {"status": status})
+        assert (won.says, won.refund) == (Says.DISPUTE_WON, None)
+    for open_still in ("prevented", "under_review", None):
+        assert payment(closed, DISPUTE | {"status": open_still}).says is Says.DISPUTED
+    assert payment("charge.dispute.created", DISPUTE | {"status": "lost"}).says is Says.DISPUTED
+    with pytest.raises(MalformedError, match="dispute"):
+        told(closed, DISPUTE | {"status": "lost", "id": None})
+
+
+def test_a_session_that_is_paid_is_the_payment_of_its_intent() -> None:
+    """PAY-1: its own reference counts before that in its metadata."""
+    for kind in ("completed", "async_payment_succeeded"):
+        event = payment(f"checkout.session.{kind}", SESSION)
+        assert (event.says, event.ids, event.amount) == (Says.PAID, (PI, CS), MONEY)
+        assert (event.order, event.email) == ("o-1", "buyer@example.com")
+    assert payment("checkout.session.completed", SESSION | {"client_reference_id": None}).order == (
+        "another"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "says"),
+    [
+        ("completed", {"payment_status": "unpaid"}, Says.PROCESSING),
+        ("completed", {"payment_status": ...}, Says.PROCESSING),
+        ("async_payment_succeeded", {"payment_status": "unpaid"}, Says.PROCESSING),
+        ("async_payment_failed", {"payment_status": "unpaid"}, Says.FAILED),
+        ("expired", {"payment_status": "unpaid", "payment_intent": None}, Says.VOIDED),
+    ],
+)
+def test_a_session_that_is_not_paid_brings_no_money(
+    kind: str, said: dict[str, Any], says: Says
+) -> None:
+    """PAY-2"""
+    event = payment(f"checkout.session.{kind}", SESSION | said)
+    assert (event.says, event.amount) == (says, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("checkout.session.completed", SESSION | {"payment_status": "no_payment_required"}),
+        ("checkout.session.completed", SESSION | {"amount_total": 0}),
+        ("invoice.paid", INVOICE | {"amount_paid": 0}),
+        ("invoice.paid", INVOICE | {"paid_out_of_band": True}),
+        ("invoice_payment.paid", INVOICE_PAYMENT | {"payment": {"type": "payment_record"}}),
+    ],
+)
+def test_where_there_was_nothing_to_pay_at_stripe_nothing_is_paid(
+    kind: str, said: dict[str, Any]
+) -> None:
+    """PAY-2"""
+    event = told(kind, said)
+    assert isinstance(event, Ignored)
+    assert event.code is Code.NON_SUCCESS_STATUS
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "ids"),
+    [
+        ("invoice.paid", INVOICE, (IN,)),
+        ("invoice.payment_succeeded", INVOICE, (IN,)),
+        (
+            "checkout.session.completed",
+            SESSION | {"payment_intent": None, "invoice": "in_1", "mode": "subscription"},
+            (CS, IN),
+        ),
+    ],
+)
+def test_what_names_neither_intent_nor_charge_brings_no_money_of_its_own(
+    kind: str, said: dict[str, Any], ids: tuple[ExternalId, ...]
+) -> None:
+    """PAY-1 PAY-3: the intent's events bring it, and counted here as well it would count twice."""
+    event = payment(kind, said)
+    assert (event.says, event.ids, event.amount) == (Says.PROCESSING, ids, None)
+    assert event.email == "buyer@example.com"
+
+
+def test_an_invoice_is_joined_to_the_intent_that_paid_it() -> None:
+    """PAY-1: by older versions of the API, by its payment, or by the intent."""
+    older = payment("invoice.paid", INVOICE | {"payment_intent": "pi_1", "charge": "ch_1"})
+    assert (older.says, older.ids, older.amount) == (Says.PAID, (PI, CH, IN), MONEY)
+    assert (older.plan_id, older.order) == ("monthly", None), "no reference is that of each invoice"
+    by_charge = payment("invoice.paid", INVOICE | {"charge": "ch_1"})
+    assert (by_charge.says, by_charge.ids) == (Says.PAID, (CH, IN))
+    newer = payment("invoice_payment.paid", INVOICE_PAYMENT)
+    assert (newer.says, newer.ids, newer.amount) == (Says.PAID, (PI, IN), MONEY)
+    assert payment("payment_intent.succeeded", INTENT | {"invoice": "in_1"}).ids == (PI, CH, IN)
+    failed = payment("invoice.payment_failed", INVOICE)
+    assert (failed.says, failed.ids, failed.amount) == (Says.FAILED, (IN,), None)
+    oldest = INVOICE | {"parent": None, "subscription_details": {"metadata": {"plan_id": "p"}}}
+    assert payment("invoice.paid", oldest).plan_id == "p"
+
+
+def test_an_id_may_come_with_its_whole_object() -> None:
+    """PAY-1"""
+    expanded = payment("charge.succeeded", CHARGE | {"payment_intent": INTENT})
+    assert expanded.ids == (PI, CH)
+    assert payment("payment_intent.succeeded", INTENT | {"latest_charge": CHARGE}).ids == (PI, CH)
+    assert payment("charge.dispute.created", DISPUTE | {"charge": CHARGE}).ids == (PI, CH)
+
+
+@pytest.mark.parametrize(
+    ("code", "amount", "money"),
+    [
+        ("usd", 1050, Money(1050, "USD")),
+        ("jpy", 500, Money(500, "JPY")),
+        ("isk", 500, Money(5, "ISK")),
+        ("ugx", 1_000_000, Money(10_000, "UGX")),
+        ("mga", 500, Money(50_000, "MGA")),
+        ("huf", 10_045, Money(10_045, "HUF")),
+        ("twd", 80_045, Money(80_045, "TWD")),
+        ("kwd", 5_120, Money(5_120, "KWD")),
+    ],
+)
+def test_amounts_have_the_decimals_that_stripe_gives_them(
+    code: str, amount: int, money: Money
+) -> None:
+    """PRV-9 PAY-1: which are not always those of ISO 4217."""
+    said = INTENT | {"currency": code, "amount_received": amount}
+    assert payment("payment_intent.succeeded", said).amount == money
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"amount_received": ...},
+        {"amount_received": -1},
+        {"amount_received": 9.5},
+        {"amount_received": "9.50"},
+        {"amount_received": True},
+        {"amount_received": 10**20},
+        {"amount_received": 5, "currency": "isk"},
+        {"currency": ...},
+        {"currency": "xyz"},
+        {"id": ..., "latest_charge": ...},
+        {"metadata": {"order": ["o"]}},
+        {"latest_charge": ["ch_1"]},
+    ],
+    ids=str,
+)
+def test_a_paid_intent_that_cannot_be_read_is_malformed(said: dict[str, Any]) -> None:
+    """REC-6 PAY-4"""
+    with pytest.raises(MalformedError):
+        told("payment_intent.succeeded", INTENT | said)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"id": None}, {"type": None}, {"object": "list"}, {"object": None}, {"data": None},
+     {"data": {"object": []}}, {"created": "soon"}, {"api_version": []}],
+    ids=str,
+)  # fmt: skip
+def test_a_body_that_is_no_event_is_malformed(more: dict[str, Any]) -> None:
+    """REC-6"""
+    charge = CHARGE | {"amount_refunded": 1}
+    body = json.dumps(json.loads(event("charge.refunded", charge)) | more).encode()
+    with pytest.raises(MalformedError):
+        STRIPE.identify(signed(body, SECRET))
+
+
+@pytest.mark.parametrize("kind", ["customer.created", "charge.updated", "refund.created", "x"])
+def test_other_types_and_thin_events_are_ignored(kind: str) -> None:
+    """PRV-6 PRV-9: whatever they carry."""
+    thin = {"object": "v2.core.event", "created": "2026-11-15T11:59:00.000Z", "data": None}
+    for more in ({}, {"data": None}, thin):
+        event = told(kind, CHARGE, **more)
+        assert isinstance(event, Ignored)
+        assert event.code is Code.NON_SUCCESS_STATUS
+    assert isinstance(told("payment_intent.succeeded", INTENT, **thin), Ignored)
+
+
+def test_the_sandbox_pays_nothing_in_production() -> None:
+    """PAY-4"""
+    for livemode, code in ((True, None), (False, Code.TEST_PAYMENT), (None, Code.TEST_PAYMENT)):
+        delivery = signed(event("payment_intent.succeeded", INTENT, livemode=livemode), SECRET)
+        said = PRODUCTION.translate(delivery)
+        assert (said.code if isinstance(said, Ignored) else None) == code
+        assert isinstance(STRIPE.translate(delivery), PaymentEvent)
