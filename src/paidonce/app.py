@@ -1,6 +1,7 @@
 """The composition root: the only module that knows every room."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Set
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from paidonce.engine.asking import MAX_AT_ONCE, Asker
 from paidonce.engine.bell import Bell
 from paidonce.engine.confirming import Approver
 from paidonce.engine.group import Group
+from paidonce.engine.handlers import Handlers, import_handlers, registered
 from paidonce.engine.intake import Intake
 from paidonce.engine.items import Rules, Source
 from paidonce.engine.janitor import Janitor
@@ -27,17 +29,20 @@ from paidonce.errors import (
     DatabaseAwayError,
     EmbeddedDatabaseError,
     InvalidMoneyError,
+    InvalidRequestError,
 )
 from paidonce.operations import Operations
+from paidonce.operations import Scope as KeyScope
 from paidonce.providers import configured_providers
 from paidonce.settings import PlanSettings, Role, Settings
 from paidonce.store.db import Database, open_database, place_of, rights_told
+from paidonce.store.due import Lane
 from paidonce.store.embedded import EmbeddedPostgres
 from paidonce.store.schema import ensure_partitions, migrate, register_source, sync_plans
 from paidonce.telemetry import logger
 from paidonce.web.addresses import Addresses
 from paidonce.web.api import describe, operators_api
-from paidonce.web.edge import PREFIX, Edge, Receive, Scope, Send
+from paidonce.web.edge import PREFIX, Edge, Receive, Scope, Send, path_within
 from paidonce.web.health import add_health
 
 log = logger(__name__)
@@ -51,6 +56,7 @@ class App:
     """A service that runs: its verbs, and the ASGI application that answers."""
 
     operations: Operations
+    database: Database
     edge: Edge | None
     asgi: "Dispatcher | FastAPI"
     finish: Callable[[], None]
@@ -67,7 +73,7 @@ class Dispatcher:
         self._api = api
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "")
+        path = path_within(scope)
         is_delivery = path.startswith(PREFIX) and path != f"{PREFIX}health"
         await (self._edge if is_delivery else self._api)(scope, receive, send)
 
@@ -94,6 +100,7 @@ def refuse_wrong(settings: Settings) -> None:
     configured_providers(settings)
     configured_plans(settings.plans)
     configured_addresses(settings)
+    configured_handlers(settings)
 
 
 async def _supervise(embedded: EmbeddedPostgres) -> None:
@@ -114,6 +121,18 @@ async def opened_operations(settings: Settings) -> AsyncIterator[Operations]:
         yield Operations(database, rules)
 
 
+async def accept_bootstrap_key(operations: Operations) -> bool:
+    """Let the environment's key in, if it has one. Raises ConfigurationError."""
+    key = os.environ.get("PAIDONCE_BOOTSTRAP_KEY")
+    if key is None:
+        return False
+    try:
+        await operations.accept_key(key, "bootstrap", KeyScope.ADMIN)
+    except InvalidRequestError as error:
+        raise ConfigurationError(f"PAIDONCE_BOOTSTRAP_KEY (hidden): {error}") from None
+    return True
+
+
 @asynccontextmanager
 async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIterator[App]:
     """The service in these roles. At the end, what was accepted is settled before it stops."""
@@ -121,15 +140,16 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
         rules, sources = await load_rules(settings, database)
         bell = Bell(database)
         limit = _batch_limit(settings)
-        workers = (
+        workers: tuple[Worker | Asker, ...] = (
             Worker(database, rules, bell, limit),
             Asker(database, rules, bell, min(limit, MAX_AT_ONCE)),
+            *_handler_workers(settings, database, rules, bell),
         )
         if Role.WORKER in roles:
             await stack.enter_async_context(_in_background(bell.listen()))
-            for worker in workers:
-                await stack.enter_async_context(_in_background(worker.run()))
-                stack.push_async_callback(worker.stop)
+            running_all = _together(*(one.run() for one in workers))
+            await stack.enter_async_context(_in_background(running_all))
+            stack.push_async_callback(lambda: _together(*(one.stop() for one in workers)))
         if Role.JANITOR in roles:
             janitor = Janitor(database, settings.retention)
             await stack.enter_async_context(_in_background(janitor.run()))
@@ -146,7 +166,7 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
             for worker in workers:
                 worker.finish()
 
-        yield App(operations, edge, asgi, finish, group.give_up)
+        yield App(operations, database, edge, asgi, finish, group.give_up)
 
 
 def _doors(
@@ -160,8 +180,18 @@ def _doors(
     api = operators_api(operations)
     add_health(api, operations, group, intake.sources)
     describe(api)
-    edge = Edge(intake, configured_addresses(settings), settings.server.max_body_bytes)
+    server = settings.server
+    addresses = configured_addresses(settings)
+    edge = Edge(intake, addresses, server.max_body_bytes, server.request_timeout_s)
     return edge, Dispatcher(edge, api)
+
+
+def _handler_workers(
+    settings: Settings, database: Database, rules: Rules, bell: Bell
+) -> list[Worker]:
+    """They settle one event a transaction. Without handlers one is left, for what waits in line."""
+    number = settings.handler_concurrency if rules.handlers else 1
+    return [Worker(database, rules, bell, 1, Lane.HANDLE) for _ in range(number)]
 
 
 def _batch_limit(settings: Settings) -> int:
@@ -191,6 +221,7 @@ async def _migrated(url: str) -> AsyncIterator[Database]:
 async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dict[str, Source]]:
     """What settling depends on, and the sources by name; both known to the database from now on."""
     providers = configured_providers(settings)
+    handlers = configured_handlers(settings)
     sources: dict[str, Source] = {}
     async with rights_told(database.url), database.transaction() as connection:
         plans = await sync_plans(connection, configured_plans(settings.plans))
@@ -200,14 +231,18 @@ async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dic
             by_email = chosen.link_by_email
             if by_email is None:
                 by_email = provider.links_by_email
-            sources[name] = Source(source_id, name, provider, by_email, chosen.ask_rate)
-    return _rules_of(settings, plan_book(plans, settings.plans), sources), sources
+            sources[name] = Source(
+                source_id, name, provider, by_email, chosen.ask_rate, bool(handlers)
+            )
+    return _rules_of(settings, plan_book(plans, settings.plans), sources, handlers), sources
 
 
-def _rules_of(settings: Settings, plans: PlanBook, sources: dict[str, Source]) -> Rules:
+def _rules_of(
+    settings: Settings, plans: PlanBook, sources: dict[str, Source], handlers: Handlers
+) -> Rules:
     by_id: dict[SourceId, Source] = {source.id: source for source in sources.values()}
     kept = frozenset(map(Kind, settings.refunds.kept))
-    return Rules(plans, by_id, RetryPolicy(**settings.retry.model_dump()), kept)
+    return Rules(plans, by_id, RetryPolicy(**settings.retry.model_dump()), kept, handlers)
 
 
 def configured_plans(configured: Mapping[str, PlanSettings]) -> list[Plan]:
@@ -228,10 +263,20 @@ def _plan(plan_id: str, plan: PlanSettings) -> Plan:
     return Plan(plan_id, price, plan.product, plan.days, plan.months, plan.default, now)
 
 
+def configured_handlers(settings: Settings) -> Handlers:
+    """The user's own, of this program and of what it imports. Raises ConfigurationError."""
+    import_handlers(settings.handlers)
+    return registered(settings.handler_timeout_s)
+
+
 def configured_addresses(settings: Settings) -> Addresses:
     """Who is believed, and who may deliver. Raises ConfigurationError when it is no network."""
     allowed = {name: source.allow for name, source in settings.sources.items()}
     return Addresses(settings.server.trusted_proxies, allowed)
+
+
+async def _together(*works: Coroutine[Any, Any, None]) -> None:
+    await asyncio.gather(*works)
 
 
 @asynccontextmanager

@@ -24,6 +24,7 @@ class Point(StrEnum):
     ANSWERED = "answered"  # an answer has been given to the socket
     ASKED = "asked"  # a gateway has said what an event means; nothing of that is stored
     CLAIMED = "claimed"  # a worker has taken what is due; its transaction is open
+    HANDLED = "handled"  # the user's own handlers have run; the transaction is open
     WORKED = "worked"  # a worker's batch is committed; nothing is logged
     CREATED = "created"  # a user is added; what waits for it is not settled
 

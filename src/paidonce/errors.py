@@ -15,6 +15,9 @@ PaidonceError
 ├── GatewayError              a gateway was asked what an event means
 │   ├── GatewayUnreachableError   and does not answer, or does not know it yet
 │   └── GatewayMismatchError      and contradicts the event
+├── HandlerError              a handler of the user's own says what is to become of its event
+│   ├── Retry                     call me again later
+│   └── Reject                    do not call me again
 ├── InvalidMoneyError         an amount or currency that cannot be money
 └── RequestError              an operator asked for something that cannot be done
     ├── NotFoundError
@@ -24,7 +27,13 @@ PaidonceError
 Errors know nothing of HTTP; `web/problems.py` maps them to statuses.
 """
 
-from typing import ClassVar
+import re
+from datetime import timedelta
+from typing import ClassVar, Final
+
+LONGEST_RETRY: Final = timedelta(days=30)
+"""How far a handler may put off its next call."""
+_OWN_CODE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 
 
 class PaidonceError(Exception):
@@ -101,6 +110,36 @@ class GatewayMismatchError(GatewayError):
     def __init__(self, message: str, may_pass: bool = False) -> None:
         super().__init__(message)
         self.may_pass = may_pass
+
+
+class HandlerError(PaidonceError):
+    """A handler of the user's own does not do what it was called for."""
+
+
+class Retry(HandlerError):  # noqa: N818 - a handler says it: `raise Retry(after=60)`
+    """Raised by a handler: undo what I did, and call me again later.
+
+    `after` is a time in seconds or a timedelta; without it the usual schedule counts.
+    """
+
+    def __init__(self, message: str = "", *, after: float | timedelta | None = None) -> None:
+        super().__init__(message or "its handler asked to be called again")
+        self.after = timedelta(seconds=after) if isinstance(after, int | float) else after
+        if self.after is not None and not timedelta(0) <= self.after <= LONGEST_RETRY:
+            raise ValueError(f"after: give a time from 0 to {LONGEST_RETRY.days} days")
+
+
+class Reject(HandlerError):  # noqa: N818 - a handler says it: `raise Reject("SOLD_OUT")`
+    """Raised by a handler: undo what I did, and let a person see it under this code.
+
+    The code is a word of your own, in capital letters. The message is shown to operators.
+    """
+
+    def __init__(self, code: str, message: str = "") -> None:
+        super().__init__(message or "its handler rejected it")
+        if not _OWN_CODE.fullmatch(code):
+            raise ValueError("code: use A-Z, 0-9 and _, a letter first, at most 64 of them")
+        self.code = code
 
 
 class InvalidMoneyError(PaidonceError):

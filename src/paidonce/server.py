@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import gc
-import os
 import signal
 import socket
 import sys
@@ -15,9 +14,9 @@ from typing import Final
 import uvicorn
 
 from paidonce import demo
-from paidonce.app import ALL_ROLES, App, running
+from paidonce.app import ALL_ROLES, App, accept_bootstrap_key, running
 from paidonce.crashpoints import arm
-from paidonce.errors import ConfigurationError, InvalidRequestError
+from paidonce.errors import ConfigurationError
 from paidonce.operations import Scope
 from paidonce.processes import ALONE, ENDING, Place
 from paidonce.settings import Role, ServerSettings, Settings
@@ -218,13 +217,9 @@ async def _prepare(
 
 async def _first_key(app: App, settings: Settings) -> str | None:
     """A key that was made because there was none; the environment's is accepted in silence."""
-    bootstrap = os.environ.get("PAIDONCE_BOOTSTRAP_KEY")
-    if bootstrap is not None:
-        try:
-            await app.operations.accept_key(bootstrap, "bootstrap", Scope.ADMIN)
-        except InvalidRequestError as error:
-            raise ConfigurationError(f"PAIDONCE_BOOTSTRAP_KEY (hidden): {error}") from None
-    elif settings.environment == "development" and not await app.operations.has_keys():
+    if await accept_bootstrap_key(app.operations):
+        return None
+    if settings.environment == "development" and not await app.operations.has_keys():
         return await app.operations.create_key("first", Scope.ADMIN)
     return None
 

@@ -32,6 +32,8 @@ from paidonce.errors import ConfigurationError
 
 CONFIG_FILE: Final = "paidonce.toml"
 SHORTEST_PAYLOADS_DAYS: Final = 31
+LONGEST_HANDLER_S: Final = 25.0
+"""Less than a session may be idle in a transaction."""
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that names where processes that serve together keep what each of them counts.
 
@@ -231,6 +233,9 @@ class Settings(BaseSettings):
     limits: LimitsSettings = LimitsSettings()
     bus: BusSettings = BusSettings()
     retention: RetentionSettings = RetentionSettings()
+    handlers: tuple[str, ...] = ()
+    handler_timeout_s: float = Field(10.0, gt=0, le=LONGEST_HANDLER_S)
+    handler_concurrency: int = Field(4, ge=1, le=64)
 
     @classmethod
     def settings_customise_sources(

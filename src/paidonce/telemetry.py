@@ -231,6 +231,19 @@ def log_outcomes(at: datetime, lines: Iterable[OutcomeLine]) -> None:
 
 def configure_logging() -> None:
     """Send structlog's lines, and warnings of libraries, to standard output as JSON."""
+    _configure_structlog()
+    library = logging.StreamHandler(sys.stdout)
+    library.setFormatter(_LibraryLines())
+    logging.basicConfig(handlers=[library], level=logging.WARNING, force=True)
+
+
+def configure_logging_if_nobody_has() -> None:
+    """Send structlog's lines there, unless the program that holds us sends them elsewhere."""
+    if not structlog.is_configured():
+        _configure_structlog()
+
+
+def _configure_structlog() -> None:
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -242,9 +255,6 @@ def configure_logging() -> None:
         logger_factory=structlog.PrintLoggerFactory(),
         cache_logger_on_first_use=False,
     )
-    library = logging.StreamHandler(sys.stdout)
-    library.setFormatter(_LibraryLines())
-    logging.basicConfig(handlers=[library], level=logging.WARNING, force=True)
 
 
 def logger(name: str) -> structlog.typing.FilteringBoundLogger:

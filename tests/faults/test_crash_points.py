@@ -23,7 +23,11 @@ EVENTS_OF_LATE_USERS: Final = 50
 EVENTS: Final = 3_000  # more than are needed to reach the moment
 DEATH_TIMEOUT_S: Final = 30.0
 MODES: Final = ("inline", "queued")
-ELSEWHERE: Final = (Point.CREATED, Point.ASKED)  # where no delivery of this load comes
+ELSEWHERE: Final = (
+    Point.CREATED,
+    Point.ASKED,
+    Point.HANDLED,
+)  # where no delivery of this load comes
 POINTS: Final = [point for point in Point if point not in ELSEWHERE]
 ONLY_QUEUED: Final = (Point.CLAIMED, Point.WORKED)
 PASSED_OFTEN: Final = (Point.VERIFIED, Point.ANSWERED)  # by each delivery, not by each batch

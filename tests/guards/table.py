@@ -12,6 +12,7 @@ _ASKING: Final = "engine/asking.py"
 _CALLS: Final = "engine/gateway_calls.py"
 _DUE: Final = "store/due.sql"
 _GROUP: Final = "engine/group.py"
+_HANDLING: Final = "engine/handling.py"
 _INTAKE: Final = "engine/intake.py"
 _LANES: Final = "store/migrations/versions/0003_lanes.sql"
 _REVERSING: Final = "domain/reversing.py"
@@ -19,6 +20,7 @@ _SCHEMA: Final = "store/migrations/versions/0001_first.sql"
 _SETTLEMENT: Final = "store/settlement.sql"
 _WRITING: Final = "store/settlement.py"
 
+_HANDLERS: Final = "tests/store/test_handlers.py::test_"
 _RACES: Final = "tests/store/test_races.py::test_"
 _ORDER_RACES: Final = "tests/store/test_order_races.py::test_"
 _LIVES: Final = "tests/unit/test_lives.py::test_"
@@ -268,8 +270,8 @@ GUARDS: Final = (
         "applied_at in the decision on an order",
         "PAY-3",
         _APPLYING,
-        "    if payment.applied_at is not None:\n        decision = _with_status(",
-        "    if False:\n        decision = _with_status(",
+        "    if payment.applied_at is not None:\n        after = with_reversal(",
+        "    if False:\n        after = with_reversal(",
         f"{_ORDER_RACES}siblings_of_one_payment_in_one_batch_pay_an_order_once",
     ),
     Guard(
@@ -317,8 +319,8 @@ GUARDS: Final = (
         "the order's times after its payment was applied",
         "FUL-3",
         _APPLYING,
-        "decision = _with_status(state, with_reversal(state, decision, now))",
-        "decision = with_reversal(state, decision, now)",
+        "        after = _with_status(state, after)\n",
+        "",
         f"{_LIVES}every_order_of_up_to_six_events_ends_alike[booking]",
         is_kin=True,
     ),
@@ -721,7 +723,7 @@ GUARDS: Final = (
         "the way back from the wrong lane",
         "REC-4",
         "engine/claims.py",
-        "        await due.put_back(connection, one, NO_DELAY, due.Lane.ASK)\n",
+        "        await due.put_back(connection, one, NO_DELAY, lane)\n",
         "        pass\n",
         f"{_ASKED}what_waits_for_a_gateway_is_not_the_settling_workers",
     ),
@@ -912,5 +914,144 @@ GUARDS: Final = (
         "identity=replace(item.identity, key=key)",
         f"{_DOOR}what_is_stale_stands_for_nothing_that_comes_in_time[inline]",
         is_kin=True,
+    ),
+    # Effects of the user's own.
+    Guard(
+        "the queue for what has handlers",
+        "FUL-5",
+        _INTAKE,
+        "DEFERRED if is_handled or isinstance(event, Thin)",
+        "DEFERRED if isinstance(event, Thin)",
+        "tests/flow/test_handlers.py::test_a_delivery_is_accepted_and_handled_once",
+    ),
+    Guard(
+        "the lane of what has handlers",
+        "FUL-5",
+        "engine/claims.py",
+        "_uncalled(waiting, rules) if lane is due.Lane.SETTLE else []",
+        "[]",
+        f"{_HANDLERS}events_in_the_lane_of_others_are_put_where_handlers_are_called",
+        is_kin=True,
+    ),
+    Guard(
+        "a handler's failure holds the payment",
+        "FUL-5",
+        _APPLYING,
+        "if user_id is None else terms.held)",
+        "if user_id is None else None)",
+        f"{_HANDLERS}what_asks_for_a_retry_stays_out_and_is_called_again_then",
+    ),
+    Guard(
+        "a handler's failure holds what a refund takes back",
+        "FUL-5",
+        _APPLYING,
+        "if decision.done and terms.held is not None:",
+        "if False:",
+        f"{_HANDLERS}a_refund_is_remembered_and_its_handler_tried_again",
+    ),
+    Guard(
+        "nothing is kept of what its handler has not heard of",
+        "FUL-5",
+        _HANDLING,
+        "if isinstance(item, Waiting) and not decision.done:",
+        "if False:",
+        f"{_HANDLERS}a_failed_attempt_is_told_once_and_money_after_it_too",
+        is_kin=True,
+    ),
+    Guard(
+        "the refusal of a handler's COMMIT",
+        "FUL-5",
+        "store/migrations/versions/0005_handlers.sql",
+        "IF EXISTS (SELECT 1 FROM handling WHERE id = NEW.id) THEN",
+        "IF false THEN",
+        f"{_HANDLERS}whatever_a_handler_does_nothing_is_half_done[commit_and_swallow]",
+    ),
+    Guard(
+        "what a handler wrote can be committed",
+        "FUL-5",
+        "store/handling.py",
+        '        await QUERIES["check_deferred"].run(connection)\n',
+        "",
+        f"{_HANDLERS}whatever_a_handler_does_nothing_is_half_done[write_what_cannot_be_committed]",
+        is_kin=True,
+    ),
+    Guard(
+        # Whether there is a transaction at all can be told without asking the database.
+        "the handler's transaction is the one it was called in",
+        "FUL-5",
+        _HANDLING,
+        "    if not is_same:\n",
+        "    if False:\n",
+        f"{_HANDLERS}whatever_a_handler_does_nothing_is_half_done[roll_back_and_begin_again]",
+    ),
+    Guard(
+        "the time limit of handlers",
+        "FUL-5",
+        _HANDLING,
+        "asyncio.wait({task}, timeout=timeout_s)",
+        "asyncio.wait({task}, timeout=None)",
+        f"{_HANDLERS}whatever_a_handler_does_nothing_is_half_done[sleep_in_python]",
+    ),
+    Guard(
+        "a handler that does not end is left behind",
+        "FUL-5",
+        _HANDLING,
+        "asyncio.wait({task}, timeout=GRACE_S)",
+        "asyncio.wait({task})",
+        f"{_HANDLERS}a_handler_that_does_not_end_is_left_behind",
+        is_kin=True,
+    ),
+    Guard(
+        "a verb that is done again calls no handlers",
+        "FUL-5",
+        "engine/linking.py",
+        "rules = without_calls(rules, broken.held)",
+        "pass",
+        f"{_HANDLERS}whatever_a_handler_does_a_user_is_created[commit]",
+        is_kin=True,
+    ),
+    Guard(
+        "a payment that was just held is left alone",
+        "FUL-5",
+        "engine/claims.py",
+        "if not _was_held(item, settled):",
+        "if True:",
+        f"{_HANDLERS}whatever_a_handler_does_a_user_is_created[let_an_error_through]",
+        is_kin=True,
+    ),
+    Guard(
+        "a module that is imported twice",
+        "FUL-5",
+        "engine/handlers.py",
+        "        _refuse_twin(name, handler)\n",
+        "",
+        "tests/unit/test_handlers.py::test_a_file_that_is_imported_under_two_names_is_refused",
+        is_kin=True,
+    ),
+    # What a gateway's own words could be bent to.
+    Guard(
+        "one reading of what Alipay signed",
+        "PRV-4",
+        "providers/alipay.py",
+        "if _is_ambiguous(signed, pairs):",
+        "if False:",
+        f"{_ALIPAY}the_same_bytes_cut_into_other_parameters_are_refused",
+    ),
+    Guard(
+        "the seller that Alipay names",
+        "PRV-4",
+        "providers/alipay.py",
+        "given != wanted and (given or _kind(parameters) == TRADE)",
+        "False",
+        f"{_ALIPAY}what_is_meant_for_another_app_or_seller_is_refused",
+        is_kin=True,
+    ),
+    Guard(
+        "renewals at Creem as payments of their own",
+        "PRV-5",
+        "providers/creem_events.py",
+        "_id(subscription) if is_first else None",
+        "_id(subscription)",
+        "tests/providers/test_creem.py::test_a_renewal_is_a_payment_of_its_own",
     ),
 )

@@ -18,6 +18,7 @@ from paidonce.engine.asking import MAX_OF_SOURCE, Asker
 from paidonce.engine.bell import Bell
 from paidonce.engine.conversations import MAX_CALLS
 from paidonce.engine.gateway_calls import MAX_REPLY_BYTES, Patience
+from paidonce.engine.handlers import Handlers, Happened, Occasion
 from paidonce.engine.items import Incoming, Request, Result, Source
 from paidonce.engine.linking import Linker
 from paidonce.engine.transactions import Settler
@@ -644,3 +645,31 @@ async def test_no_proxy_of_the_environment_is_used(
     await stored(looking, "p")
     assert await asker.run_once() == 1
     assert gateway.asked == {"p": 1}
+
+
+async def test_handlers_are_called_with_what_the_gateway_said(
+    looking: Stage, gateway: Gateway
+) -> None:
+    """FUL-5 PRV-3: one that breaks its transaction is one attempt that failed."""
+    heard: list[str] = []
+
+    async def handle(happened: Happened) -> None:
+        assert happened.event is not None
+        heard.append(happened.event.says)
+        if len(heard) == 1:
+            await happened.connection.execute("ROLLBACK")
+
+    rules = replace(looking.rules, handlers=Handlers({Occasion.SUCCEEDED: (handle,)}))
+    asker = Asker(looking.database, rules, patience=QUICK)
+    (item,) = await stored(looking, "p")
+    assert await asker.run_once() == 1
+    row = await looking.event_row(item)
+    assert (row["error_code"], row["attempts"]) == ("HANDLER_FAILED", 1)
+    assert await applied(looking) == 0
+    async with looking.database.connection() as connection:
+        await connection.execute("UPDATE due SET run_at = now()")
+    assert await asker.run_once() == 1
+    await asker.close()
+    assert (await looking.event_row(item))["status"] == "PROCESSED"
+    assert (heard, gateway.asked["p"]) == (["paid", "paid"], 2)
+    assert await applied(looking) == 1

@@ -9,6 +9,8 @@ from paidonce.domain.events import (
     Code,
     EventStatus,
     Outcome,
+    Problem,
+    Reason,
     SubscriptionId,
     UserId,
 )
@@ -23,21 +25,12 @@ from paidonce.domain.wallets import credited
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a payment that holds money cannot be applied now."""
-
-    code: Code
-    message: str
-    is_final: bool = True
-    awaits: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Terms:
     """How a payment is looked at.
 
     `paid` is the amount to be priced: an event's own, so that a right amount is applied whatever
-    wrong one came before it, or else all that was captured.
+    wrong one came before it, or else all that was captured. What is `held` gets no effect and loses
+    none, and that is its problem.
     """
 
     paid: Money | None
@@ -58,6 +51,8 @@ def apply(
     price = plan.price if plan else None
     if payment.applied_at is not None:
         decision = with_reversal(state, Decision(PROCESSED, before, payment), now)
+        if decision.done and terms.held is not None:
+            return _not_applied(Decision(PROCESSED, before, payment), price, terms.held)
         return _reviewed(decision, price, _mispriced(payment, terms.paid, price))
     if not _has_money(payment, terms):
         return Decision(PROCESSED, before, replace(payment, review=_missing(payment)))
@@ -105,8 +100,11 @@ def _apply_to_order(
         missing = Problem(Code.ORDER_MISSING, "there is no such order yet", False, waits)
         return _not_applied(decision, None, _barred(payment) or missing)
     if payment.applied_at is not None:
-        decision = _with_status(state, with_reversal(state, decision, now))
-        return _reviewed(decision, order.amount, _unfit(order, payment, terms.paid))
+        after = with_reversal(state, decision, now)
+        if after.done and terms.held is not None:
+            return _not_applied(decision, order.amount, terms.held)
+        after = _with_status(state, after)
+        return _reviewed(after, order.amount, _unfit(order, payment, terms.paid))
     if not _has_money(payment, terms):
         unpaid_one = replace(payment, review=_missing(payment))
         return _with_status(state, replace(decision, payment=unpaid_one))
@@ -278,12 +276,11 @@ def _not_applied(
     """Kept, listed, and of an event that may succeed later, tried again."""
     payment = decision.payment
     assert payment is not None
-    status = EventStatus.FAILED_FINAL if problem.is_final else EventStatus.FAILED_RETRYABLE
     wrong = _wrong_sum(payment, price) if price or payment.order is None else None
     review = _marked(payment) or wrong or (unlinked or problem).code
     return replace(
         decision,
-        outcome=Outcome(status, problem.code, problem.message),
+        outcome=problem.outcome,
         payment=replace(payment, review=review),
         awaits=problem.awaits,
     )
@@ -317,7 +314,7 @@ def _marked(payment: Payment) -> Code | None:
     return Code.REFUND_WANTED if payment.is_for_refund else None
 
 
-def _wrong_sum(payment: Payment, price: Money | None) -> Code | None:
+def _wrong_sum(payment: Payment, price: Money | None) -> Reason | None:
     """Why a person should look at what was captured, whatever order it became known in."""
     captured = payment.facts.captured
     if captured is None or captured == price:

@@ -8,7 +8,7 @@ went back, its effect is reversed, once (`applying.py`).
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from paidonce.domain.applying import Problem, Terms, apply
+from paidonce.domain.applying import Terms, apply
 from paidonce.domain.events import (
     PROCESSED,
     Code,
@@ -18,6 +18,7 @@ from paidonce.domain.events import (
     Outcome,
     PaymentEvent,
     PaymentId,
+    Problem,
     SourceId,
 )
 from paidonce.domain.payments import Payment, first_heard, joined, says_less, with_event
@@ -33,7 +34,7 @@ class Arrived:
     received_at: datetime
     link_by_email: bool
     held: Problem | None = None
-    """Why the user's own code does not let the payment be applied now."""
+    """Why the user's own code does not let the payment be applied, or reversed, now."""
 
 
 def decide(state: State, arrived: Arrived, now: datetime) -> Decision:
@@ -46,7 +47,8 @@ def decide(state: State, arrived: Arrived, now: datetime) -> Decision:
         return _heard_again(state, known, arrived, event, now)
     payment_id = PaymentId(state.new_id())
     payment = first_heard(payment_id, arrived.source_id, event, arrived.received_at)
-    return _with_outcome_of(event, None, _applied(state, None, payment, arrived, event, now))
+    decision = _applied(state, None, payment, arrived, event, now)
+    return _with_outcome_of(event, arrived.held, None, decision)
 
 
 def _heard_again(
@@ -67,7 +69,7 @@ def _heard_again(
     if others:
         contested = [replace(one, is_contested=True, review=Code.LINK_CONFLICT) for one in rivals]
         decision = replace(decision, absorbed=absorbed, others=(*decision.others, *contested))
-    return _with_outcome_of(event, before, decision)
+    return _with_outcome_of(event, arrived.held, before, decision)
 
 
 def _applied(
@@ -89,8 +91,12 @@ def _leads_to(state: State, source_id: SourceId, one: ExternalId, payments: set[
     return owner is None or owner in payments
 
 
-def _with_outcome_of(event: PaymentEvent, before: Payment | None, decision: Decision) -> Decision:
+def _with_outcome_of(
+    event: PaymentEvent, held: Problem | None, before: Payment | None, decision: Decision
+) -> Decision:
     """That the money still waits is no failure of an event that brought none."""
+    if held is not None and decision.outcome == held.outcome:
+        return decision
     payment = decision.payment
     is_new_contest = payment is not None and payment.is_contested and not _was_contested(before)
     if is_new_contest:

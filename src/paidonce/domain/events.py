@@ -84,6 +84,18 @@ class Code(StrEnum):
     INTERNAL = "INTERNAL"
 
 
+CODES: Final = frozenset(Code)
+
+OwnCode = NewType("OwnCode", str)
+"""A code that a user's own handler gave. It is never one of ours."""
+Reason = Code | OwnCode
+
+
+def reason_of(text: str) -> Reason:
+    """A code as it is stored."""
+    return Code(text) if text in CODES else OwnCode(text)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class ExternalId:
     """One of the ids by which a gateway knows a payment."""
@@ -134,8 +146,24 @@ class Outcome:
     """What became of an event."""
 
     status: EventStatus
-    code: Code | None = None
+    code: Reason | None = None
     message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a payment that holds money cannot be applied now."""
+
+    code: Reason
+    message: str
+    is_final: bool = True
+    awaits: str | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """What becomes of an event because of it."""
+        status = EventStatus.FAILED_FINAL if self.is_final else EventStatus.FAILED_RETRYABLE
+        return Outcome(status, self.code, self.message)
 
 
 PROCESSED: Final = Outcome(EventStatus.PROCESSED)

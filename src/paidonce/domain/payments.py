@@ -13,10 +13,10 @@ from typing import Final, assert_never
 from paidonce.domain.email import email_key
 from paidonce.domain.events import (
     LOST_DISPUTE,
-    Code,
     ExternalId,
     PaymentEvent,
     PaymentId,
+    Reason,
     Says,
     SourceId,
     SubscriptionId,
@@ -127,7 +127,7 @@ class Payment:
     is_contested: bool = False  # its events disagree on what it is for
     is_accepted: bool = False  # a person takes it although the sum is another
     is_for_refund: bool = False  # a person wants it returned: it is never applied
-    review: Code | None = None
+    review: Reason | None = None
     version: int = 0  # 0: not in the database yet
 
     @property

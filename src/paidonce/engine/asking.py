@@ -17,9 +17,10 @@ from typing import Final
 from paidonce.crashpoints import Point, passing
 from paidonce.domain.events import EventId, SourceId
 from paidonce.engine.bell import Bell
-from paidonce.engine.claims import settle_claimed
+from paidonce.engine.claims import settle_claimed, settle_without_calls
 from paidonce.engine.conversations import ask
 from paidonce.engine.gateway_calls import Line, Patience, Telephone
+from paidonce.engine.handling import broken_transaction
 from paidonce.engine.items import Rules
 from paidonce.engine.outcomes import report
 from paidonce.engine.waiting import Answer
@@ -228,11 +229,20 @@ class Asker:
     async def _settle(self, question: asking.Question, answer: Answer | None) -> bool:
         """Settle the event with what was answered; False if somebody else has it in hand."""
         answers = {} if answer is None else {question.event_id: answer}
-        async with self._connected() as connection, connection.transaction():
-            claim = await due.claim_events(connection, [question.event_id])
-            settled = await settle_claimed(connection, claim, self._rules, answers=answers)
+        try:
+            async with self._connected() as connection, connection.transaction():
+                claim = await due.claim_events(connection, [question.event_id])
+                settled = await settle_claimed(connection, claim, self._rules, answers=answers)
+            is_taken = claim.number > 0
+        except Exception as error:
+            broken = broken_transaction(error)
+            if broken is None:
+                raise
+            async with self._connected() as connection:
+                settled = await settle_without_calls(connection, broken, self._rules, answers)
+            is_taken = True
         report(settled)
-        return claim.number > 0
+        return is_taken
 
     # The connection that holds the locks, and settles one event after the other
 

@@ -1,6 +1,6 @@
 """One call of `settle` in memory: what was loaded, what is decided, what is to be written."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
@@ -23,6 +23,7 @@ from paidonce.domain.events import (
     Outcome,
     PaymentEvent,
     PaymentId,
+    Reason,
     SubscriptionId,
     UserId,
     WalletId,
@@ -36,18 +37,18 @@ from paidonce.engine.items import (
     MAX_MESSAGE,
     Incoming,
     Item,
-    Link,
     Refused,
     Result,
     Revisit,
     Rules,
     Verdict,
     Waiting,
+    linked_as,
 )
 from paidonce.engine.names import waiting_digest
 from paidonce.engine.retry import WAITS_FOR_OTHERS
 from paidonce.engine.rows import applied_message, event_row, finished_row, reversed_message
-from paidonce.errors import ConflictError, NotFoundError
+from paidonce.errors import NotFoundError
 from paidonce.providers.contract import FINGERPRINT_VERSION, Thin
 from paidonce.store.rows import KeyName, KnownKey, entry_rows
 from paidonce.store.settlement import Changes, Loaded
@@ -186,11 +187,12 @@ class Batch:
             return Verdict(item, Result.IGNORED, None)
         if payment is None:
             raise NotFoundError(f"there is no payment {item.payment_id}")
-        linked = payment if item.link is None else _linked(payment, item.link)
+        linked = payment if item.link is None else linked_as(payment, item.link)
         if self._lacks(linked) or self._lacks(payment):
             return Verdict(item, Result.BUSY, None)
         source = self._rules.sources.get(payment.source_id)
-        terms = Terms(linked.facts.captured, source.link_by_email if source else False)
+        by_email = source.link_by_email if source else False
+        terms = Terms(linked.facts.captured, by_email, item.held.problem if item.held else None)
         decision = apply(self._state, payment, linked, terms, self._now)
         self._remember(decision)
         return Verdict(item, _result(decision.outcome), None, decision.outcome, decision)
@@ -202,7 +204,9 @@ class Batch:
         if isinstance(item.event, Thin):
             return Decision(NOT_ASKED)
         received_at = item.delivery.received_at if isinstance(item, Incoming) else item.received_at
-        arrived = Arrived(item.source.id, item.event, received_at, item.source.link_by_email)
+        held = item.held.problem if isinstance(item, Waiting) and item.held else None
+        by_email = item.source.link_by_email
+        arrived = Arrived(item.source.id, item.event, received_at, by_email, held)
         try:
             decision = decide(self._state, arrived, self._now)
         except Exception:
@@ -269,9 +273,13 @@ class Batch:
         if outcome.status is EventStatus.VALIDATED:
             self._queue(self._now, item, tried.faults, None)
         elif outcome.status is EventStatus.FAILED_RETRYABLE and outcome.code is not None:
-            run_at = self._now + self._rules.retry.delay(outcome.code, tried.times(outcome.code))
+            run_at = self._now + self._delay(item, outcome.code, tried)
             self._queue(run_at, item, tried.faults, waiting_digest(awaits) if awaits else None)
             self._audit(item.event_id, "retry_scheduled", run_at=run_at.isoformat())
+
+    def _delay(self, item: Incoming | Waiting, code: Reason, tried: "_Tried") -> timedelta:
+        asked = item.held.after if isinstance(item, Waiting) and item.held else None
+        return self._rules.retry.delay(code, tried.times(code)) if asked is None else asked
 
     def _queue(
         self, run_at: datetime, item: Incoming | Waiting, faults: int, waits_on: bytes | None
@@ -346,7 +354,7 @@ class _Tried:
         attempts = min(self.attempts + 1, MAX_ATTEMPTS)
         return _Tried(self.received_at, attempts, min(self.faults + is_fault, MAX_ATTEMPTS))
 
-    def times(self, code: Code) -> int:
+    def times(self, code: Reason) -> int:
         """How many of the attempts ended like the last one, which had this code."""
         return self.attempts - self.faults if code in WAITS_FOR_OTHERS else self.faults
 
@@ -371,26 +379,3 @@ def _result(outcome: Outcome) -> Result:
     if outcome.status is EventStatus.FAILED_RETRYABLE and _waits(outcome) and not is_away:
         return Result.UNLINKED
     return _RESULTS[outcome.status]
-
-
-def _linked(payment: Payment, link: Link) -> Payment:
-    """The payment as a person says it is to be taken. Raises ConflictError."""
-    names_another = link.user_id not in (None, payment.user_id) or link.order not in (
-        None,
-        payment.order,
-    )
-    if payment.applied_at is not None and (names_another or link.is_for_refund):
-        whose = f"order {payment.order}" if payment.order else f"user {payment.user_id}"
-        raise ConflictError(f"payment {payment.id} was applied to {whose} already")
-    if link.order is not None or link.user_id is not None:
-        payment = replace(payment, is_linked=True, is_contested=False)
-    if payment.applied_at is None and link.order is not None:
-        payment = replace(payment, order=link.order, user_id=None)
-    elif payment.applied_at is None and link.user_id is not None:
-        payment = replace(payment, order=None, user_id=link.user_id)
-    return replace(
-        payment,
-        is_contested=payment.is_contested and not link.is_accepted,
-        is_accepted=payment.is_accepted or link.is_accepted,
-        is_for_refund=link.is_for_refund or (payment.is_for_refund and not link.is_accepted),
-    )

@@ -12,7 +12,7 @@ from uuid_utils.compat import uuid7
 
 from paidonce import telemetry
 from paidonce.crashpoints import Point, passing
-from paidonce.domain.events import DEFERRED, EventId
+from paidonce.domain.events import DEFERRED, EventId, PaymentEvent
 from paidonce.engine.confirming import Approver
 from paidonce.engine.group import Group
 from paidonce.engine.items import Incoming, Refused, Request, Result, Source, Verdict
@@ -83,7 +83,8 @@ class Intake:
             await (self._keep_stale(refused) if is_stale else self._keep(refused))
             raise refusal from None
         key = (source.id, key_digest(identity.key))
-        preset = DEFERRED if isinstance(event, Thin) else self._preset
+        is_handled = source.has_handlers and isinstance(event, PaymentEvent)
+        preset = DEFERRED if is_handled or isinstance(event, Thin) else self._preset
         item = Incoming(event_id, source, request, delivery, identity, key, event, preset)
         return await self._accept(item)
 

@@ -1,7 +1,7 @@
 """What `settle` is given and what it gives back."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -16,10 +16,12 @@ from paidonce.domain.events import (
     UserId,
 )
 from paidonce.domain.orders import Kind
+from paidonce.domain.payments import Payment
 from paidonce.domain.plans import PlanBook
 from paidonce.domain.state import Decision
+from paidonce.engine.handlers import NO_HANDLERS, Handlers, Held
 from paidonce.engine.retry import RetryPolicy
-from paidonce.errors import RefusedError
+from paidonce.errors import ConflictError, RefusedError
 from paidonce.providers.contract import Delivery, Identity, Provider, Thin
 from paidonce.store.due import Lane
 from paidonce.store.rows import KeyName
@@ -38,6 +40,7 @@ class Source:
     provider: Provider
     link_by_email: bool
     ask_rate: float = DEFAULT_ASK_RATE  # how many calls a second its gateway may get
+    has_handlers: bool = False  # of the user's own: its events are settled where those are called
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Rules:
     sources: Mapping[SourceId, Source]
     retry: RetryPolicy
     kept: frozenset[Kind] = frozenset()  # what a refund does not take back
+    handlers: Handlers = NO_HANDLERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,9 @@ class Incoming:
     @property
     def lane(self) -> Lane:
         """Where it waits, if it has to."""
-        return Lane.ASK if isinstance(self.event, Thin) else Lane.SETTLE
+        if isinstance(self.event, Thin):
+            return Lane.ASK
+        return Lane.HANDLE if self.source.has_handlers else Lane.SETTLE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +111,7 @@ class Waiting:
     waits_on: bytes | None
     lane: Lane
     preset: Outcome | None = None
+    held: Held | None = None  # why its handlers do not let it have an effect now
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,6 +120,7 @@ class Revisit:
 
     payment_id: PaymentId
     link: "Link | None" = None
+    held: Held | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +131,29 @@ class Link:
     order: str | None = None
     is_accepted: bool = False
     is_for_refund: bool = False
+
+
+def linked_as(payment: Payment, link: Link) -> Payment:
+    """The payment as a person says it is to be taken. Raises ConflictError."""
+    names_another = link.user_id not in (None, payment.user_id) or link.order not in (
+        None,
+        payment.order,
+    )
+    if payment.applied_at is not None and (names_another or link.is_for_refund):
+        whose = f"order {payment.order}" if payment.order else f"user {payment.user_id}"
+        raise ConflictError(f"payment {payment.id} was applied to {whose} already")
+    if link.order is not None or link.user_id is not None:
+        payment = replace(payment, is_linked=True, is_contested=False)
+    if payment.applied_at is None and link.order is not None:
+        payment = replace(payment, order=link.order, user_id=None)
+    elif payment.applied_at is None and link.user_id is not None:
+        payment = replace(payment, order=None, user_id=link.user_id)
+    return replace(
+        payment,
+        is_contested=payment.is_contested and not link.is_accepted,
+        is_accepted=payment.is_accepted or link.is_accepted,
+        is_for_refund=link.is_for_refund or (payment.is_for_refund and not link.is_accepted),
+    )
 
 
 Item = Incoming | Refused | Waiting | Revisit
@@ -162,3 +193,8 @@ class Settled:
     now: datetime
     verdicts: list[Verdict]
     schedules: bool = False  # whether something is in the queue now that was not there before
+
+    def and_then(self, later: "Settled") -> "Settled":
+        """Both, one after the other."""
+        schedules = self.schedules or later.schedules
+        return Settled(later.now, self.verdicts + later.verdicts, schedules)

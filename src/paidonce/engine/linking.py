@@ -19,10 +19,10 @@ from paidonce.domain.applying import waits_for_email, waits_for_order, waits_for
 from paidonce.domain.email import email_key
 from paidonce.domain.events import PaymentId, UserId
 from paidonce.engine.claims import settle_claimed
+from paidonce.engine.handling import broken_transaction, settle_one, without_calls
 from paidonce.engine.items import Link, Result, Revisit, Rules, Settled
 from paidonce.engine.names import waiting_digest
 from paidonce.engine.outcomes import report
-from paidonce.engine.settle import settle
 from paidonce.errors import DatabaseAwayError
 from paidonce.store import due, listings, orders, people, settlement
 from paidonce.store.db import Database, Trouble, trouble
@@ -37,6 +37,8 @@ PATIENCE_S: Final = 2.0
 """How long to wait for what another transaction holds. Events are left to the worker after that."""
 
 T = TypeVar("T")
+Body = Callable[[Connection, Rules], Awaitable[T]]
+"""What is done in a transaction, by these rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +61,18 @@ class Linker:
         """The user with this address, and whether it is new; what was paid for is applied."""
         key = email_key(email)
 
-        async def create(connection: Connection) -> tuple[User, bool, Settled]:
+        async def create(connection: Connection, rules: Rules) -> tuple[User, bool, Settled]:
             await settlement.announce_presence(connection, waits_for_email(key))
             row, is_new = await people.create_user(connection, uuid7(), email)
             passing(Point.CREATED)
-            settled = await self._settle_of_email(connection, key)
+            settled = await self._settle_of_email(connection, rules, key)
             return User(row["id"], row["email"], row["created_at"]), is_new, settled
 
         user, is_new, settled = await self._transaction(create)
         report(settled)
-        await self._settle_rest(settled, lambda connection: self._settle_of_email(connection, key))
+        await self._settle_rest(
+            settled, lambda connection, rules: self._settle_of_email(connection, rules, key)
+        )
         return user, is_new
 
     async def create_order(self, order: NewOrder) -> bool:
@@ -78,16 +82,16 @@ class Linker:
         """
         reference = order.reference
 
-        async def create(connection: Connection) -> tuple[bool, Settled]:
+        async def create(connection: Connection, rules: Rules) -> tuple[bool, Settled]:
             await settlement.announce_presence(connection, waits_for_order(reference))
             is_new = await orders.create_order(connection, order)
             passing(Point.CREATED)
-            return is_new, await self._settle_of_order(connection, reference)
+            return is_new, await self._settle_of_order(connection, rules, reference)
 
         is_new, settled = await self._transaction(create)
         report(settled)
         await self._settle_rest(
-            settled, lambda connection: self._settle_of_order(connection, reference)
+            settled, lambda connection, rules: self._settle_of_order(connection, rules, reference)
         )
         return is_new
 
@@ -97,10 +101,10 @@ class Linker:
         Raises NotFoundError, or ConflictError when it is paid.
         """
 
-        async def close(connection: Connection) -> Settled:
+        async def close(connection: Connection, rules: Rules) -> Settled:
             await orders.close_order(connection, reference)
             await listings.record_action(connection, actor, "order_closed", reference=reference)
-            return await self._settle_of_order(connection, reference)
+            return await self._settle_of_order(connection, rules, reference)
 
         report(await self._transaction(close))
 
@@ -113,8 +117,8 @@ class Linker:
         """
         revisit = Revisit(payment_id, link)
 
-        async def settle_linked(connection: Connection) -> Settled:
-            settled = await settle(connection, [revisit], self._rules)
+        async def settle_linked(connection: Connection, rules: Rules) -> Settled:
+            settled = await settle_one(connection, revisit, rules)
             if not _has_rest(settled):
                 await listings.record_action(connection, actor, action, payment_id, None, **details)
             return settled
@@ -123,38 +127,44 @@ class Linker:
         if _has_rest(settled):
             raise DatabaseAwayError("the payment is held by another transaction; try again")
         names = _names_of_linked(settled)
-        finished = await self._transaction(lambda connection: self._settle(connection, [], names))
+        finished = await self._transaction(
+            lambda connection, rules: self._settle(connection, rules, [], names)
+        )
         report(finished)
 
-    async def _settle_of_email(self, connection: Connection, key: str) -> Settled:
+    async def _settle_of_email(self, connection: Connection, rules: Rules, key: str) -> Settled:
         """What waits for this address, and what was paid under it and belongs to nobody.
 
         The payments themselves are asked too: the events that brought them may be dead letters.
         """
-        sources = [source.id for source in self._rules.sources.values() if source.link_by_email]
+        sources = [source.id for source in rules.sources.values() if source.link_by_email]
         found = await listings.unapplied_payments_of_email(connection, key, sources, MAX_AT_ONCE)
         revisits = [Revisit(PaymentId(payment_id)) for payment_id in found]
-        return await self._settle(connection, revisits, [waits_for_email(key)])
+        return await self._settle(connection, rules, revisits, [waits_for_email(key)])
 
-    async def _settle_of_order(self, connection: Connection, reference: str) -> Settled:
+    async def _settle_of_order(
+        self, connection: Connection, rules: Rules, reference: str
+    ) -> Settled:
         """What waits for this order, and what was paid for it and is not applied."""
         found = await orders.unapplied_payments_of_order(connection, reference, MAX_AT_ONCE)
         revisits = [Revisit(PaymentId(payment_id)) for payment_id in found]
-        return await self._settle(connection, revisits, [waits_for_order(reference)])
+        return await self._settle(connection, rules, revisits, [waits_for_order(reference)])
 
     async def _settle(
-        self, connection: Connection, revisits: Sequence[Revisit], names: Sequence[str]
+        self,
+        connection: Connection,
+        rules: Rules,
+        revisits: Sequence[Revisit],
+        names: Sequence[str],
     ) -> Settled:
         digests = [waiting_digest(name) for name in names]
         claim = await due.claim_waiting(connection, digests, MAX_AT_ONCE)
-        settled = await settle_claimed(connection, claim, self._rules, revisits=revisits)
+        settled = await settle_claimed(connection, claim, rules, revisits=revisits)
         if settled.schedules:
             await due.ring(connection)  # heard when this transaction has committed
         return settled
 
-    async def _settle_rest(
-        self, settled: Settled, attempt: Callable[[Connection], Awaitable[Settled]]
-    ) -> Settled:
+    async def _settle_rest(self, settled: Settled, attempt: Body[Settled]) -> Settled:
         """Come again for what another transaction held, and for what one transaction is too few."""
         deadline_s = time.monotonic() + PATIENCE_S
         while _has_rest(settled) and time.monotonic() < deadline_s:
@@ -163,14 +173,21 @@ class Linker:
             report(settled)
         return settled
 
-    async def _transaction(self, body: Callable[[Connection], Awaitable[T]]) -> T:
-        """Run the body in a transaction, again when somebody else was first."""
+    async def _transaction(self, body: Body[T]) -> T:
+        """Run the body in a transaction, again when somebody else was first.
+
+        If a handler has broken the transaction, run it again without calling any: they are due.
+        """
+        rules = self._rules
         for run in range(MAX_RUNS):
             try:
                 async with self._database.transaction() as connection:
-                    return await body(connection)
+                    return await body(connection, rules)
             except Exception as error:
-                if trouble(error) is not Trouble.RERUN:
+                broken = broken_transaction(error)
+                if broken is not None:
+                    rules = without_calls(rules, broken.held)
+                elif trouble(error) is not Trouble.RERUN:
                     raise
                 await asyncio.sleep(RERUN_PAUSE_S * run * random.random())
         raise DatabaseAwayError(f"others were first {MAX_RUNS} times; try again")

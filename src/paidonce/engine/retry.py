@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from paidonce.domain.events import Code
+from paidonce.domain.events import Code, Reason
 
 WAITS_FOR_OTHERS: Final = frozenset(
     {
@@ -46,11 +46,11 @@ class RetryPolicy:
     factor: float = 2.0
     max_s: float = 60.0
 
-    def goes_on(self, code: Code, faults: int, age: timedelta) -> bool:
+    def goes_on(self, code: Reason, faults: int, age: timedelta) -> bool:
         """Whether an event that failed so often for a fault of ours, and is this old, is tried."""
         return age < SLOW_FOR if code in WAITS_FOR_OTHERS else faults < self.attempts
 
-    def delay(self, code: Code, times: int) -> timedelta:
+    def delay(self, code: Reason, times: int) -> timedelta:
         """How long to wait after it has failed this many times, or waited in vain."""
         if code in WAITS_FOR_OTHERS:
             delay_s = SLOW_DELAYS_S[min(times, len(SLOW_DELAYS_S)) - 1]

@@ -80,8 +80,7 @@ async def settle_whatever_happens(
     middle = len(items) // 2
     first = await settle_whatever_happens(items[:middle], attempt, put_off, deadline_s)
     second = await settle_whatever_happens(items[middle:], attempt, put_off, deadline_s)
-    schedules = first.schedules or second.schedules
-    return Settled(second.now, first.verdicts + second.verdicts, schedules)
+    return first.and_then(second)
 
 
 async def _settle_alone(

@@ -6,12 +6,14 @@ the events are there for the next one. Any number of workers may run.
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from paidonce.crashpoints import Point, passing
 from paidonce.domain.events import Code, EventStatus, Outcome
 from paidonce.engine.bell import Bell
-from paidonce.engine.claims import settle_claimed
+from paidonce.engine.claims import settle_claimed, settle_without_calls
+from paidonce.engine.handling import broken_transaction
 from paidonce.engine.items import Rules
 from paidonce.engine.outcomes import report
 from paidonce.store import due
@@ -50,6 +52,7 @@ class Worker:
         self._rules = rules
         self._ear = (bell or Bell(database)).ear()
         self._max_batch = max_batch
+        self._lane = lane
         self._claims = due.DueClaims(lane)
         self._connection: Connection | None = None
         self._careful_events_left = CAREFUL_EVENTS
@@ -98,20 +101,26 @@ class Worker:
 
     async def run_once(self) -> int:
         """Settle what is due, up to a batch; returns how many events were taken."""
-        connection = await self._connected()
-        async with connection.transaction():
-            claim = await self._claims.take(connection, self._max_batch)
-            passing(Point.CLAIMED)
-            settled = await settle_claimed(connection, claim, self._rules)
-        passing(Point.WORKED)
-        report(settled)
-        return claim.number
+        return await self._despite_handlers(self._settle_batch)
 
     async def run_carefully(self) -> int:
         """Settle one event, having committed before that it is tried; returns how many it was.
 
         An event that ended the process each time it was tried becomes a dead letter.
         """
+        return await self._despite_handlers(self._settle_marked)
+
+    async def _settle_batch(self) -> int:
+        connection = await self._connected()
+        async with connection.transaction():
+            claim = await self._claims.take(connection, self._max_batch)
+            passing(Point.CLAIMED)
+            settled = await settle_claimed(connection, claim, self._rules, lane=self._lane)
+        passing(Point.WORKED)
+        report(settled)
+        return claim.number
+
+    async def _settle_marked(self) -> int:
         connection = await self._connected()
         self._careful_events_left = max(self._careful_events_left - 1, 0)
         claim = due.Claim(0, [])
@@ -120,7 +129,9 @@ class Worker:
                 claim, starts = await self._claims.take_marked(connection, self._database)
                 passing(Point.CLAIMED)
                 deadly = _deadly(starts) if starts > MAX_STARTS else None
-                settled = await settle_claimed(connection, claim, self._rules, preset=deadly)
+                settled = await settle_claimed(
+                    connection, claim, self._rules, preset=deadly, lane=self._lane
+                )
         except Exception:
             for one in claim.events:
                 await due.unmark(self._database, one.event_id)
@@ -128,6 +139,19 @@ class Worker:
         passing(Point.WORKED)
         report(settled)
         return claim.number
+
+    async def _despite_handlers(self, work: Callable[[], Awaitable[int]]) -> int:
+        """Do the work. An event whose handler has broken the transaction is held in another one."""
+        try:
+            return await work()
+        except Exception as error:
+            broken = broken_transaction(error)
+            if broken is None or broken.event_id is None:
+                raise
+            await self.close()
+            connection = await self._connected()
+            report(await settle_without_calls(connection, broken, self._rules))
+            return 1
 
     async def _idle_s(self) -> float:
         next_s = await self._claims.next_run_in_s(await self._connected())

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from paidonce.domain.email import email_key
-from paidonce.domain.events import Code, EventId, ExternalId, PaymentId, SourceId
+from paidonce.domain.events import EventId, ExternalId, PaymentId, SourceId, reason_of
 from paidonce.domain.money import Money
 from paidonce.domain.orders import Kind, Order, OrderStatus
 from paidonce.domain.payments import Facts, Payment
@@ -164,7 +164,7 @@ def payment_of(
         is_contested=is_contested,
         is_accepted=is_accepted,
         is_for_refund=is_for_refund,
-        review=Code(review) if review else None,
+        review=reason_of(review) if review else None,
         version=version,
     )
 

@@ -341,13 +341,14 @@ def _page(items: Sequence[Viewed], limit: int) -> Page[Viewed]:
     return Page(items=shown, next_cursor=str(shown[-1].id) if follows else None)
 
 
-async def _docs() -> HTMLResponse:
+async def _docs(request: Request) -> HTMLResponse:
+    root = request.scope.get("root_path", "").rstrip("/")
     return get_swagger_ui_html(
-        openapi_url="/openapi.json",
+        openapi_url=f"{root}/openapi.json",
         title="Paidonce",
-        swagger_js_url="/docs/assets/swagger-ui-bundle.js",
-        swagger_css_url="/docs/assets/swagger-ui.css",
-        swagger_favicon_url="/docs/assets/favicon.png",
+        swagger_js_url=f"{root}/docs/assets/swagger-ui-bundle.js",
+        swagger_css_url=f"{root}/docs/assets/swagger-ui.css",
+        swagger_favicon_url=f"{root}/docs/assets/favicon.png",
     )
 
 

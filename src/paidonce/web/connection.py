@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from paidonce import telemetry
 from paidonce.crashpoints import Point, passing
-from paidonce.web.edge import PREFIX, Answer, Call, Edge
+from paidonce.web.edge import PREFIX, TOO_SLOW, Answer, Call, Edge
 from paidonce.web.problems import Problem
 
 MAX_HEADER_BYTES: Final = 64 * 1024
@@ -25,7 +25,6 @@ MAX_PIPELINED: Final = 16
 MIN_WATCH_S: Final = 0.05
 
 _DELIVERIES: Final = PREFIX.encode()
-_TOO_SLOW: Final = Problem(408, "TOO_SLOW", "The request did not arrive in time.")
 _HEADERS_TOO_LARGE: Final = Problem(431, "HEADERS_TOO_LARGE", "The headers are too large.")
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
@@ -94,7 +93,7 @@ class GuardedConnection(HttpToolsProtocol):
         """Look at the clock now and then: a timer for each request would cost each request."""
         now_s = self.loop.time()
         if self._deadline_s is not None and now_s >= self._deadline_s:
-            self._refuse(_TOO_SLOW)
+            self._refuse(TOO_SLOW)
             return
         left_s = self.request_timeout_s if self._deadline_s is None else self._deadline_s - now_s
         self._alarm = self.loop.call_later(max(left_s, MIN_WATCH_S), self._watch)

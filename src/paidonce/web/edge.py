@@ -5,6 +5,7 @@ that holds its event has committed (`answer`). Bytes come either from the server
 (`connection.py`, where they cost least) or through ASGI, for those who mount Paidonce elsewhere.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ _WORDS: Final = {
 }
 """What JSON acknowledgements say; every other outcome that was stored is `accepted`."""
 
+TOO_SLOW: Final = Problem(408, "TOO_SLOW", "The request did not arrive in time.")
 _NO_SOURCE: Final = Problem(404, "UNKNOWN_SOURCE", "There is no such source.")
 _NOT_POST: Final = Problem(405, "METHOD_NOT_ALLOWED", "Deliveries are POSTed.", allow="POST")
 _NOT_ALLOWED: Final = Problem(403, "ADDRESS_NOT_ALLOWED", "This address may not deliver here.")
@@ -65,13 +67,27 @@ class Call:
     started_s: float = field(default_factory=time.monotonic)
 
 
+def path_within(scope: Scope) -> str:
+    """The path of a request from where Paidonce is mounted."""
+    path, root = scope["path"], scope.get("root_path", "").rstrip("/")
+    rest: str = path.removeprefix(root)
+    return rest if rest.startswith("/") else path
+
+
 class Edge:
     """Answers deliveries."""
 
-    def __init__(self, intake: Intake, addresses: Addresses, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        intake: Intake,
+        addresses: Addresses,
+        max_body_bytes: int,
+        request_timeout_s: float = 10.0,
+    ) -> None:
         self._intake = intake
         self._addresses = addresses
         self.max_body_bytes = max_body_bytes
+        self._request_timeout_s = request_timeout_s
         self._name = uuid7().hex
         self._numbers = count(1)
         self._too_large = Problem(
@@ -121,18 +137,26 @@ class Edge:
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
         peer = scope["client"][0] if scope.get("client") else None
-        call = Call(scope["method"], scope["path"], headers, peer, self.new_id())
-        answer = self.objection(call)
+        call = Call(scope["method"], path_within(scope), headers, peer, self.new_id())
+        answer = self.objection(call) or await self._answer_body(call, receive)
         if answer is None:
-            body = await self._body(receive)
-            if body is None:
-                return
-            is_whole = len(body) <= self.max_body_bytes
-            answer = await self.answer(call, body) if is_whole else self.too_large(call)
+            return
         named = [*answer.headers.items(), ("content-length", str(len(answer.body)))]
         pairs = [(name.encode(), value.encode()) for name, value in named]
         await send({"type": "http.response.start", "status": answer.status, "headers": pairs})
         await send({"type": "http.response.body", "body": answer.body})
+
+    async def _answer_body(self, call: Call, receive: Receive) -> Answer | None:
+        """The answer to the body that follows, or None when the client has gone."""
+        try:
+            async with asyncio.timeout(self._request_timeout_s):
+                body = await self._body(receive)
+        except TimeoutError:
+            return self._refusal(call, TOO_SLOW)
+        if body is None:
+            return None
+        is_whole = len(body) <= self.max_body_bytes
+        return await self.answer(call, body) if is_whole else self.too_large(call)
 
     async def _body(self, receive: Receive) -> bytes | None:
         """The body up to just over the cap, or None when the client has gone."""
