@@ -5,7 +5,15 @@ from importlib.metadata import entry_points
 from typing import Final
 
 from paidonce.errors import ConfigurationError
-from paidonce.providers import alipay, creem, generic, portone, standard, stripe, tilda
+from paidonce.providers import (
+    alipay,
+    creem,
+    generic,
+    portone,
+    standard,
+    stripe,
+    tilda,
+)
 from paidonce.providers.contract import Provider, Setup
 from paidonce.settings import Settings, SourceSettings, resolve_secret
 
