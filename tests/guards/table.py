@@ -109,6 +109,7 @@ GUARDS: Final = (
         "     ORDER BY s.id\n       FOR NO KEY UPDATE SKIP LOCKED  -- locks\n",
         "     ORDER BY s.id\n",
         f"{_SETTLE}a_locked_row_keeps_only_its_own_events_busy[subscriptions]",
+        is_kin=True,
     ),
     Guard(
         "the version of payments",
@@ -125,6 +126,7 @@ GUARDS: Final = (
         "       AND s.version = c.version\n",
         "",
         f"{_SETTLE}a_subscription_that_changed_since_it_was_read_is_not_overwritten",
+        is_kin=True,
     ),
     Guard(
         # Whoever applies a payment changes its version: the statement is tried with the right one.
@@ -265,6 +267,7 @@ GUARDS: Final = (
         "WHERE false\n",
         f"{_ORDER_RACES}who_looked_before_the_other_wrote_sees_what_he_wrote"
         "[a refund after another payment-without locks]",
+        is_kin=True,
     ),
     Guard(
         "applied_at in the decision on an order",
@@ -273,6 +276,7 @@ GUARDS: Final = (
         "    if payment.applied_at is not None:\n        after = with_reversal(",
         "    if False:\n        after = with_reversal(",
         f"{_ORDER_RACES}siblings_of_one_payment_in_one_batch_pay_an_order_once",
+        is_kin=True,
     ),
     Guard(
         "one payment for an order",
@@ -281,6 +285,7 @@ GUARDS: Final = (
         "    if order.applied_payment_id is not None:\n        return Problem(",
         "    if False:\n        return Problem(",
         f"{_RIVALS}the_second_payment_is_neither_lost_nor_tried_for_ever",
+        is_kin=True,
     ),
     Guard(
         "no payment for a closed order",
@@ -290,6 +295,7 @@ GUARDS: Final = (
         "    if False:\n        return Problem(",
         f"{_ORDER_RACES}whatever_the_interleaving_nothing_is_lost_or_given_twice"
         "[closing and paying]",
+        is_kin=True,
     ),
     Guard(
         "closing only what is not paid",
@@ -298,6 +304,7 @@ GUARDS: Final = (
         " WHERE reference = :reference AND status <> 'PAID'\n",
         " WHERE reference = :reference\n",
         f"{_ORDER_RACES}who_closes_an_order_waits_for_who_pays_it",
+        is_kin=True,
     ),
     Guard(
         "the payment that takes another's place",
@@ -442,6 +449,7 @@ GUARDS: Final = (
         "if not self.is_all_signed:",
         "if False:",
         "tests/providers/test_generic.py::test_an_id_that_nobody_signed_is_never_a_key_alone",
+        is_kin=True,
     ),
     Guard(
         "money without an intent or a charge",
@@ -451,6 +459,7 @@ GUARDS: Final = (
         "if False:",
         "tests/providers/test_stripe_events.py"
         "::test_what_names_neither_intent_nor_charge_brings_no_money_of_its_own",
+        is_kin=True,
     ),
     Guard(
         "the key only after the signature",
@@ -487,6 +496,7 @@ GUARDS: Final = (
         "full = self._kept.total() >= MAX_EVIDENCE\n",
         "full = False\n",
         "tests/unit/test_evidence.py::test_all_addresses_together_have_a_limit_too",
+        is_kin=True,
     ),
     # What is sent is bounded.
     Guard(
@@ -700,6 +710,7 @@ GUARDS: Final = (
         "_id(subscription) if is_first else None",
         "_id(subscription)",
         "tests/providers/test_creem.py::test_a_renewal_is_a_payment_of_its_own",
+        is_kin=True,
     ),
     # What is asked of gateways.
     Guard(
@@ -709,6 +720,7 @@ GUARDS: Final = (
         " WHERE d.lane = :lane AND d.lane <> 1\n   AND d.run_at BETWEEN",
         " WHERE (d.lane = :lane OR true)\n   AND d.run_at BETWEEN",
         f"{_ASKED}what_waits_for_a_gateway_is_not_the_settling_workers",
+        is_kin=True,
     ),
     Guard(
         "the lane of what is woken",
@@ -751,6 +763,7 @@ GUARDS: Final = (
         "        self._next_turn_s = turn_s + self._interval_s\n",
         "        self._next_turn_s = turn_s\n",
         f"{_ASKED}calls_keep_to_the_rate_of_their_source",
+        is_kin=True,
     ),
     Guard(
         "the number of questions at once",
@@ -768,6 +781,7 @@ GUARDS: Final = (
         "            self._away_until_s = time.monotonic() + self._away_s\n",
         "",
         f"{_ASKED}a_gateway_that_is_away_is_left_alone_for_a_while",
+        is_kin=True,
     ),
     Guard(
         "the share of each gateway",
@@ -785,6 +799,7 @@ GUARDS: Final = (
         "if status == _TOO_MANY or status >= 500 or 300 <= status < 400:",
         "if False:",
         f"{_ASKED}a_gateway_that_cannot_say_is_asked_again_for_days[500]",
+        is_kin=True,
     ),
     Guard(
         "the size of a reply",
@@ -793,6 +808,7 @@ GUARDS: Final = (
         "if len(body) > MAX_REPLY_BYTES:",
         "if False:",
         f"{_ASKED}a_gateway_that_cannot_say_is_asked_again_for_days[too large]",
+        is_kin=True,
     ),
     Guard(
         "redirects that are not followed",
@@ -828,6 +844,7 @@ GUARDS: Final = (
         "        for task in self._conversing:\n            task.cancel()\n",
         "",
         f"{_ASKED}a_stopped_asker_leaves_what_it_asked_for_to_the_next_one",
+        is_kin=True,
     ),
     Guard(
         "nothing that is begun after a stop",
@@ -845,6 +862,7 @@ GUARDS: Final = (
         'f"look:{item.identity.key}:{period}"',
         'f"look:{item.identity.key}:{period}:{uuid7()}"',
         f"{_DOOR}a_repeated_look_is_a_fresh_one_but_not_too_often[inline]",
+        is_kin=True,
     ),
     Guard(
         "the own key of what is stale",
@@ -888,6 +906,7 @@ GUARDS: Final = (
         "    PRIMARY KEY (source_id, digest),\n",
         "",
         f"{_NONCES}of_two_transactions_one_uses_the_nonce",
+        is_kin=True,
     ),
     Guard(
         "nonces in the transaction of their events",
@@ -948,6 +967,7 @@ GUARDS: Final = (
         "if decision.done and terms.held is not None:",
         "if False:",
         f"{_HANDLERS}a_refund_is_remembered_and_its_handler_tried_again",
+        is_kin=True,
     ),
     Guard(
         "nothing is kept of what its handler has not heard of",
@@ -983,6 +1003,7 @@ GUARDS: Final = (
         "    if not is_same:\n",
         "    if False:\n",
         f"{_HANDLERS}whatever_a_handler_does_nothing_is_half_done[roll_back_and_begin_again]",
+        is_kin=True,
     ),
     Guard(
         "the time limit of handlers",
@@ -991,6 +1012,7 @@ GUARDS: Final = (
         "asyncio.wait({task}, timeout=timeout_s)",
         "asyncio.wait({task}, timeout=None)",
         f"{_HANDLERS}whatever_a_handler_does_nothing_is_half_done[sleep_in_python]",
+        is_kin=True,
     ),
     Guard(
         "a handler that does not end is left behind",
@@ -1029,29 +1051,4 @@ GUARDS: Final = (
         is_kin=True,
     ),
     # What a gateway's own words could be bent to.
-    Guard(
-        "one reading of what Alipay signed",
-        "PRV-4",
-        "providers/alipay.py",
-        "if _is_ambiguous(signed, pairs):",
-        "if False:",
-        f"{_ALIPAY}the_same_bytes_cut_into_other_parameters_are_refused",
-    ),
-    Guard(
-        "the seller that Alipay names",
-        "PRV-4",
-        "providers/alipay.py",
-        "given != wanted and (given or _kind(parameters) == TRADE)",
-        "False",
-        f"{_ALIPAY}what_is_meant_for_another_app_or_seller_is_refused",
-        is_kin=True,
-    ),
-    Guard(
-        "renewals at Creem as payments of their own",
-        "PRV-5",
-        "providers/creem_events.py",
-        "_id(subscription) if is_first else None",
-        "_id(subscription)",
-        "tests/providers/test_creem.py::test_a_renewal_is_a_payment_of_its_own",
-    ),
 )
