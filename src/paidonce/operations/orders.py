@@ -1,0 +1,183 @@
+"""Orders, the bookings and wallets that they are for."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+
+import orjson
+from uuid_utils.compat import uuid7
+
+from paidonce.domain.email import email_key, is_email
+from paidonce.domain.events import SourceId, UserId, WalletId
+from paidonce.domain.money import Money, known_currency, money
+from paidonce.domain.orders import MAX_REFERENCE, Kind
+from paidonce.errors import InvalidMoneyError, InvalidRequestError, NotFoundError
+from paidonce.operations.desk import MAX_PAGE, Actor
+from paidonce.operations.people import PeopleVerbs
+from paidonce.store import listings, orders, wallets
+from paidonce.store.orders import NewOrder
+from paidonce.views import (
+    BookingView,
+    OrderView,
+    WalletView,
+    booking_view,
+    order_view,
+    payment_view,
+    wallet_view,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderRequest:
+    """What a merchant asks for. The same again under one reference is the same order."""
+
+    reference: str
+    amount: str
+    currency: str
+    kind: Kind = Kind.ORDER
+    user_id: UUID | None = None
+    email: str | None = None
+    plan_id: str | None = None
+    wallet_id: UUID | None = None
+    sources: tuple[str, ...] | None = None
+
+    def digest(self, amount: Money) -> bytes:
+        """What tells it from another one: its content, in one spelling."""
+        email = None if self.email is None else email_key(self.email)
+        whom = (self.user_id, email, self.plan_id, self.wallet_id)
+        sources = None if self.sources is None else sorted(self.sources)
+        said = (self.kind, amount.amount_minor, amount.currency, *whom, sources)
+        return hashlib.sha256(orjson.dumps(said, default=str)).digest()
+
+
+class OrderVerbs(PeopleVerbs):
+    """What can be asked of orders and wallets, and done with them."""
+
+    async def create_order(self, order: OrderRequest) -> tuple[OrderView, bool]:
+        """The order, and whether it is new; what was paid for it before is applied.
+
+        Raises InvalidRequestError, NotFoundError for a user or wallet that is not there, and
+        ConflictError when there is another order with this reference.
+        """
+        amount = _order_amount(order)
+        async with self._database.connection() as connection:
+            is_known = await orders.is_known(connection, order.reference, order.digest(amount))
+        if is_known:
+            return await self.order(order.reference), False
+        is_new = await self._linker.create_order(await self._new_order(order, amount))
+        return await self.order(order.reference), is_new
+
+    async def order(self, reference: str) -> OrderView:
+        """Raises NotFoundError."""
+        async with self._database.connection() as connection:
+            row = await orders.find_order(connection, reference)
+            if row is None:
+                raise NotFoundError(f"there is no order {reference}")
+            paid = await listings.payments(
+                connection, limit=MAX_PAGE, order_reference=row["reference"]
+            )
+        return order_view(dict(row), map(payment_view, paid))
+
+    async def booking(self, reference: str) -> BookingView:
+        """Raises NotFoundError."""
+        order = await self.order(reference)
+        if order.kind is not Kind.BOOKING:
+            raise NotFoundError(f"there is no booking {reference}")
+        return booking_view(order)
+
+    async def close_order(self, reference: str, actor: Actor) -> OrderView:
+        """Let no money pay it any more. Raises NotFoundError, or ConflictError when it is paid."""
+        await self._linker.close_order(reference, actor.name)
+        return await self.order(reference)
+
+    async def create_wallet(self, owner: str, currency: str) -> tuple[WalletView, bool]:
+        """The owner's wallet in this currency, and whether it is new."""
+        code = _currency(currency)
+        async with self._database.transaction() as connection:
+            row, is_new = await wallets.create_wallet(connection, uuid7(), owner, code)
+        return wallet_view(dict(row)), is_new
+
+    async def wallet(self, wallet_id: UUID) -> WalletView:
+        """Raises NotFoundError."""
+        async with self._database.connection() as connection:
+            row = await wallets.wallet_by_id(connection, wallet_id)
+        if row is None:
+            raise NotFoundError(f"there is no wallet {wallet_id}")
+        return wallet_view(dict(row))
+
+    async def _new_order(self, asked: OrderRequest, amount: Money) -> NewOrder:
+        if asked.plan_id is not None and asked.kind is not Kind.SUBSCRIPTION:
+            raise InvalidRequestError("plan_id: only a subscription has one")
+        if asked.wallet_id is not None and asked.kind is not Kind.WALLET:
+            raise InvalidRequestError("wallet_id: only a top-up has one")
+        if asked.user_id is not None:
+            await self.user(asked.user_id)
+        if asked.kind is Kind.SUBSCRIPTION:
+            self._refuse_unfit_subscription(asked)
+        wallet_id = await self._wallet_of(asked) if asked.kind is Kind.WALLET else None
+        return NewOrder(
+            id=uuid7(),
+            reference=asked.reference,
+            kind=asked.kind,
+            amount=amount,
+            request_hash=asked.digest(amount),
+            user_id=None if asked.user_id is None else UserId(asked.user_id),
+            email=asked.email,
+            plan_id=asked.plan_id,
+            wallet_id=wallet_id,
+            sources=self._source_ids(asked.sources),
+        )
+
+    def _refuse_unfit_subscription(self, asked: OrderRequest) -> None:
+        if asked.user_id is None and asked.email is None:
+            raise InvalidRequestError("a subscription needs user_id or email")
+        if self._rules.plans.find(asked.plan_id, datetime.now(UTC)) is None:
+            named = f"there is no plan {asked.plan_id!r}" if asked.plan_id else "give a plan_id"
+            raise InvalidRequestError(f"plan_id: {named}")
+
+    async def _wallet_of(self, asked: OrderRequest) -> WalletId:
+        """The wallet to be topped up: the one that is named, or the user's own."""
+        if asked.wallet_id is not None:
+            wallet = await self.wallet(asked.wallet_id)
+        elif asked.user_id is not None:
+            wallet, _ = await self.create_wallet(str(asked.user_id), asked.currency)
+        else:
+            raise InvalidRequestError("a top-up needs wallet_id or user_id")
+        if wallet.currency != _currency(asked.currency):
+            raise InvalidRequestError(f"currency: the wallet is in {wallet.currency}")
+        return WalletId(wallet.id)
+
+    def _source_ids(self, names: Sequence[str] | None) -> list[SourceId] | None:
+        if names is None:
+            return None
+        if not names:
+            raise InvalidRequestError("sources: name at least one, or leave it out")
+        known = {source.name: source.id for source in self._rules.sources.values()}
+        for name in names:
+            if name not in known:
+                raise InvalidRequestError(f"sources: there is no source {name!r}")
+        return [known[name] for name in names]
+
+
+def _order_amount(asked: OrderRequest) -> Money:
+    """Raises InvalidRequestError when it is none that can be paid, or something is out of form."""
+    if not asked.reference or len(asked.reference) > MAX_REFERENCE:
+        raise InvalidRequestError(f"reference: give 1 to {MAX_REFERENCE} characters")
+    if asked.email is not None and not is_email(asked.email):
+        raise InvalidRequestError("email is not an e-mail address")
+    try:
+        amount = money(asked.amount, asked.currency)
+    except InvalidMoneyError as error:
+        raise InvalidRequestError(f"amount: {error}") from None
+    if amount.amount_minor == 0:
+        raise InvalidRequestError("amount: give one above zero")
+    return amount
+
+
+def _currency(code: str) -> str:
+    try:
+        return known_currency(code)
+    except InvalidMoneyError as error:
+        raise InvalidRequestError(f"currency: {error}") from None
