@@ -28,6 +28,16 @@ LENGTH_FIELD = b"content-length:"
 
 
 @dataclass(frozen=True, slots=True)
+class OrdersPaid:
+    """Orders that were paid beside the load, and the time from webhook to PAID."""
+
+    sent: int
+    paid: int
+    p50_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class LoadResult:
     """What was seen from outside. The first six are of the measured time and of answers 200."""
 
@@ -40,6 +50,7 @@ class LoadResult:
     answers: dict[str, int]
     lost: int
     drain_s: float = 0.0  # how long after the measured time the last event was applied
+    orders: OrdersPaid | None = None
 
     @property
     def accepted(self) -> int:
