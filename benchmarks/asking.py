@@ -21,6 +21,7 @@ from benchmarks.portone_orders import (
     SECRET,
     Stream,
     create_orders,
+    orders_paid,
     wait_until_paid,
 )
 from benchmarks.slow_gateway import slow_gateway
@@ -69,9 +70,12 @@ class AskingServer(Running):
         measured = Measured(meter, stream)
         async with stream.flowing():
             result = await self.server.drive(load, measured)
-        orders = await wait_until_paid(self.url, stream, measured.references)
-        client_cpu_s = result.client_cpu_s + measured.cpu_s
-        return replace(result, client_cpu_s=client_cpu_s, orders=orders)
+        paid_at = await wait_until_paid(self.url, stream)
+        return replace(
+            result,
+            client_cpu_s=result.client_cpu_s + measured.cpu_s,
+            orders=orders_paid(stream.sent_at, paid_at, measured.references),
+        )
 
 
 class Measured:

@@ -117,8 +117,8 @@ class Score:
         return LoadResult(
             seconds=end.clock_s - begin.clock_s,
             events=end.answers - begin.answers,
-            p50_ms=_percentile(latencies_s, 0.50) * 1000,
-            p99_ms=_percentile(latencies_s, 0.99) * 1000,
+            p50_ms=percentile(latencies_s, 0.50) * 1000,
+            p99_ms=percentile(latencies_s, 0.99) * 1000,
             max_ms=latencies_s[-1] * 1000,
             client_cpu_s=end.cpu_s - begin.cpu_s,
             answers={f"{code.decode()} {word}": n for (code, word), n in self.answers.items()},
@@ -204,6 +204,11 @@ def _request(head: str, event: SignedEvent) -> bytes:
     return f"{head}{own}".encode() + event.body
 
 
+def percentile(ordered: list[float], share: float) -> float:
+    """The value that this share of them lies below."""
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
 def _tell(moment: Literal["begin", "end"], score: Score) -> Mark:
     print(orjson.dumps({"moment": moment}).decode(), flush=True)
     return score.mark()
@@ -228,10 +233,6 @@ def _status_word(body: bytes) -> str:
         return str(orjson.loads(body)["status"])
     except (ValueError, KeyError, TypeError):
         return "unreadable"
-
-
-def _percentile(ordered: list[float], share: float) -> float:
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
 def main() -> None:

@@ -5,10 +5,9 @@ import base64
 import hashlib
 import hmac
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from statistics import quantiles
 from time import perf_counter
 
 import aiohttp
@@ -16,7 +15,7 @@ import orjson
 
 from benchmarks.contender import BenchmarkError
 from benchmarks.databases import connected
-from benchmarks.load import HOST, OrdersPaid
+from benchmarks.load import HOST, OrdersPaid, percentile
 
 ORDERS_PER_S = 20
 SECRET_BYTES = b"benchmark-secret-0123456789abcdef"
@@ -92,23 +91,32 @@ class Stream:
             self.answers["lost"] += 1
 
 
-async def wait_until_paid(url: str, stream: Stream, measured: Sequence[str]) -> OrdersPaid:
-    """What became of all orders of a stream, and how long the measured ones took.
-
-    Raises BenchmarkError if one of them is not paid in time.
-    """
-    sent, deadline_s = stream.sent_at, perf_counter() + MAX_DRAIN_S
+async def wait_until_paid(url: str, stream: Stream) -> dict[str, datetime]:
+    """When each order of a stream was paid. Raises BenchmarkError if one is not, in time."""
+    sent, deadline_s = list(stream.sent_at), perf_counter() + MAX_DRAIN_S
     async with connected(url) as connection:
-        while len(paid := await connection.fetch(_PAID, list(sent))) < len(sent):
+        while len(paid := await connection.fetch(_PAID, sent)) < len(sent):
             if perf_counter() > deadline_s:
                 raise BenchmarkError(
                     f"{len(paid)} of {len(sent)} orders were paid {MAX_DRAIN_S:g} s after the "
                     f"last webhook; the webhooks were answered {dict(stream.answers)}"
                 )
             await asyncio.sleep(POLL_S)
-    paid_at = dict(tuple(row) for row in paid)
-    cuts = quantiles([(paid_at[each] - sent[each]).total_seconds() for each in measured], n=100)
-    return OrdersPaid(len(sent), len(paid), cuts[49] * 1000, cuts[98] * 1000)
+    return {row["reference"]: row["fulfilled_at"] for row in paid}
+
+
+def orders_paid(
+    sent_at: Mapping[str, datetime], paid_at: Mapping[str, datetime], measured: Sequence[str]
+) -> OrdersPaid:
+    """The numbers of all, and the times of those that were sent in the measured time."""
+    delays_s = [(paid_at[each] - sent_at[each]).total_seconds() for each in measured]
+    ordered_s = sorted(delays_s) or [float("nan")]
+    return OrdersPaid(
+        sent=len(sent_at),
+        paid=len(paid_at),
+        p50_ms=percentile(ordered_s, 0.50) * 1000,
+        p99_ms=percentile(ordered_s, 0.99) * 1000,
+    )
 
 
 def _webhook(reference: str, sent_at: datetime) -> tuple[dict[str, str], bytes]:
