@@ -25,7 +25,7 @@ PRICE_MINOR = 10_000
 CURRENCY = "KRW"
 ANSWER_TIMEOUT_S = 10.0
 POLL_S = 0.05
-MAX_DRAIN_S = 30.0
+MAX_DRAIN_S = 180.0
 
 _CREATE = """
     INSERT INTO orders (id, reference, kind, status, amount_minor, currency, request_hash, version)
