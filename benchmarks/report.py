@@ -51,9 +51,10 @@ ORDER_COLUMNS = ("conns", "orders", "PAID", "p50 ms", "p99 ms", "load ×", "load
 ORDER_LEGEND = (
     f"Orders beside the load: {ORDERS_PER_S} a second are paid at a gateway whose webhooks only "
     f"say that there is something to see, and which takes {DELAY_S * 1000:.0f} ms to answer when "
-    "it is asked. orders: sent, warm-up included; PAID: of these, in the end; p50, p99: from "
-    "webhook to PAID, of those sent in the measured time; ×: events applied of the load itself, "
-    "and their p99, as multiples of Paidonce's without such orders"
+    "it is asked. orders: sent, those before the measured time included; PAID: of these, in the "
+    "end; p50, p99: from webhook to the settling that made it PAID, before its commit, of those "
+    "sent in the measured time; ×: events applied of the load itself, and their p99, as multiples "
+    "of Paidonce's without such orders"
 )
 
 
