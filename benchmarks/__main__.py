@@ -14,6 +14,7 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from benchmarks.asking import Asking
 from benchmarks.contender import ROOT, BenchmarkError
 from benchmarks.contenders import Paidonce, Peer, TunedPeer, TwoProcesses
 from benchmarks.databases import Databases, open_databases
@@ -28,6 +29,7 @@ from benchmarks.report import (
     PEER,
     PICTURE,
     draw_results,
+    orders_table,
     results_parts,
     results_table,
     summarise,
@@ -35,7 +37,7 @@ from benchmarks.report import (
 from benchmarks.rounds import Measurement, Plan, measure, prepare
 from benchmarks.terminal import open_console
 
-CONTENDERS = (Peer(), TunedPeer(), Paidonce(), TwoProcesses(), Queued(), Floor())
+CONTENDERS = (Peer(), TunedPeer(), Paidonce(), Asking(), TwoProcesses(), Queued(), Floor())
 DOCS = ROOT / "docs"
 MAX_ROUNDS = 100
 ROUNDS = 3
@@ -78,6 +80,8 @@ async def compare(options: argparse.Namespace, console: Console, command: str) -
         machine = describe_machine(await databases.settings())
     lines = summarise(plan, measurements)
     console.print(results_table(lines))
+    if any(line.orders for line in lines):
+        console.print(orders_table(lines))
     if options.write and {PEER, OURS} <= {line.contender for line in lines}:
         draw_results(DOCS / PICTURE, lines)
         parts = results_parts(lines, plan=plan, machine=machine, command=command)

@@ -135,8 +135,14 @@ class Paidonce(HttpContender):
 
     def running(self, url: str, *, work_dir: Path) -> AbstractAsyncContextManager[HttpServer]:
         """One `paidonce serve` process with all its roles."""
+        return self.serving(url, work_dir=work_dir)
+
+    def serving(
+        self, url: str, *, work_dir: Path, settings: str = ""
+    ) -> AbstractAsyncContextManager[HttpServer]:
+        """The same, with further sections of its configuration."""
         port = free_port()
-        config = self.write_config(url, work_dir, port=port)
+        config = self.write_config(url, work_dir, port=port, settings=settings)
         return http_server(
             [self.program, "serve", f"--config={config}", f"--port={port}", *self.options],
             port=port,
@@ -144,8 +150,8 @@ class Paidonce(HttpContender):
             log=work_dir / self.log_name,
         )
 
-    def write_config(self, url: str, work_dir: Path, *, port: int) -> Path:
-        """A configuration with one source and the plan that the events pay for."""
+    def write_config(self, url: str, work_dir: Path, *, port: int, settings: str = "") -> Path:
+        """A configuration with one source, the plan that the events pay for, and what is given."""
         config = work_dir / "paidonce.toml"
         config.write_text(f"""\
 environment = "development"
@@ -163,7 +169,7 @@ price = "{PRICE}"
 currency = "{CURRENCY}"
 days = {PLAN_DAYS}
 default = true
-""")
+{settings}""")
         return config
 
 

@@ -28,6 +28,16 @@ LENGTH_FIELD = b"content-length:"
 
 
 @dataclass(frozen=True, slots=True)
+class OrdersPaid:
+    """Orders that were paid beside the load, and the time from webhook to PAID."""
+
+    sent: int
+    paid: int
+    p50_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class LoadResult:
     """What was seen from outside. The first six are of the measured time and of answers 200."""
 
@@ -40,6 +50,7 @@ class LoadResult:
     answers: dict[str, int]
     lost: int
     drain_s: float = 0.0  # how long after the measured time the last event was applied
+    orders: OrdersPaid | None = None
 
     @property
     def accepted(self) -> int:
@@ -106,8 +117,8 @@ class Score:
         return LoadResult(
             seconds=end.clock_s - begin.clock_s,
             events=end.answers - begin.answers,
-            p50_ms=_percentile(latencies_s, 0.50) * 1000,
-            p99_ms=_percentile(latencies_s, 0.99) * 1000,
+            p50_ms=percentile(latencies_s, 0.50) * 1000,
+            p99_ms=percentile(latencies_s, 0.99) * 1000,
             max_ms=latencies_s[-1] * 1000,
             client_cpu_s=end.cpu_s - begin.cpu_s,
             answers={f"{code.decode()} {word}": n for (code, word), n in self.answers.items()},
@@ -193,6 +204,11 @@ def _request(head: str, event: SignedEvent) -> bytes:
     return f"{head}{own}".encode() + event.body
 
 
+def percentile(ordered: list[float], share: float) -> float:
+    """The value that this share of them lies below."""
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
 def _tell(moment: Literal["begin", "end"], score: Score) -> Mark:
     print(orjson.dumps({"moment": moment}).decode(), flush=True)
     return score.mark()
@@ -217,10 +233,6 @@ def _status_word(body: bytes) -> str:
         return str(orjson.loads(body)["status"])
     except (ValueError, KeyError, TypeError):
         return "unreadable"
-
-
-def _percentile(ordered: list[float], share: float) -> float:
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
 def main() -> None:

@@ -6,9 +6,12 @@ from pathlib import Path
 
 from rich.table import Table
 
+from benchmarks.load import OrdersPaid
 from benchmarks.markdown import markdown_list, markdown_table
 from benchmarks.plot import Panel, Series, draw_panels
+from benchmarks.portone_orders import ORDERS_PER_S
 from benchmarks.rounds import Figures, Measurement, Plan, median_of
+from benchmarks.slow_gateway import DELAY_S
 from benchmarks.terminal import terminal_table
 
 PICTURE = "benchmarks.svg"
@@ -44,6 +47,15 @@ LEGEND = (
     "and of PostgreSQL per event; WAL B: bytes of WAL per event; others: the part of the machine "
     "that other processes had"
 )
+ORDER_COLUMNS = ("conns", "orders", "PAID", "p50 ms", "p99 ms", "load ×", "load p99 ×")
+ORDER_LEGEND = (
+    f"Orders beside the load: {ORDERS_PER_S} a second are paid at a gateway whose webhooks only "
+    f"say that there is something to see, and which takes {DELAY_S * 1000:.0f} ms to answer when "
+    "it is asked. orders: sent, those before the measured time included; PAID: of these, in the "
+    "end; p50, p99: from webhook to the settling that made it PAID, before its commit, of those "
+    "sent in the measured time; ×: events applied of the load itself, and their p99, as multiples "
+    "of Paidonce's without such orders"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +69,7 @@ class Line:
     slowest_per_s: float
     fastest_per_s: float
     ratio_to_peer: float | None
+    orders: OrdersPaid | None
 
     def cells(self) -> list[str]:
         """The row as text, in the order of COLUMNS."""
@@ -107,6 +120,7 @@ def _lines_at(plan: Plan, connections: int, own: list[Measurement]) -> Iterator[
                 min(rates),
                 max(rates),
                 ratio,
+                repeated[0].orders,  # who has them is measured once
             )
 
 
@@ -117,6 +131,14 @@ def results_table(lines: Sequence[Line]) -> Table:
         if above is not None and above.connections != line.connections:
             table.add_section()
         table.add_row(*line.cells(), style="bold" if line.contender == OURS else None)
+    return table
+
+
+def orders_table(lines: Sequence[Line]) -> Table:
+    """What became of the orders that were paid beside the load; no rows if there were none."""
+    table = terminal_table(ORDER_COLUMNS, texts=(), caption=ORDER_LEGEND)
+    for cells in _order_rows(lines):
+        table.add_row(*cells)
     return table
 
 
@@ -137,6 +159,9 @@ def results_parts(
         f"was checked against the database. {LEGEND}. The load generator shares the cores and "
         f"used {_client_cpu(lines)} µs per event."
     )
+    if orders := list(_order_rows(lines)):
+        yield markdown_table(ORDER_COLUMNS, orders, texts=())
+        yield f"{ORDER_LEGEND}."
     yield markdown_list(machine)
 
 
@@ -175,6 +200,23 @@ def _comparisons(lines: Sequence[Line]) -> Iterator[str]:
         ]
         if own:
             yield f"- Paidonce to {own[0].title}: {', '.join(ratios)} connections."
+
+
+def _order_rows(lines: Sequence[Line]) -> Iterator[list[str]]:
+    """The rows of those that had orders beside the load, in the order of ORDER_COLUMNS."""
+    ours = {line.connections: line.figures for line in lines if line.contender == OURS}
+    for line in lines:
+        if line.orders is not None:
+            alone = ours.get(line.connections)
+            yield [
+                str(line.connections),
+                f"{line.orders.sent:,}",
+                f"{line.orders.paid:,}",
+                f"{line.orders.p50_ms:,.0f}",
+                f"{line.orders.p99_ms:,.0f}",
+                f"{line.figures.applied_per_s / alone.applied_per_s:.2f}" if alone else "",
+                f"{line.figures.p99_ms / alone.p99_ms:.2f}" if alone else "",
+            ]
 
 
 def _exceptions(plan: Plan) -> str:

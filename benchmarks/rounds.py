@@ -8,7 +8,7 @@ from statistics import median
 
 from benchmarks.contender import BenchmarkError, Contender, Load, tail_of
 from benchmarks.databases import Databases
-from benchmarks.load import LoadResult
+from benchmarks.load import LoadResult, OrdersPaid
 from benchmarks.meter import Meter, Usage
 from benchmarks.quiet import wait_for_quiet
 
@@ -44,6 +44,7 @@ class Measurement:
 
     trial: Trial
     figures: Figures
+    orders: OrdersPaid | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ async def measure(plan: Plan, trial: Trial, databases: Databases, work_dir: Path
             error.add_note(f"The end of its output:\n{output}")
         raise
     await databases.drop(name)
-    return Measurement(trial, figures_of(result, meter.usage()))
+    return Measurement(trial, figures_of(result, meter.usage()), result.orders)
 
 
 def check_honesty(trial: Trial, result: LoadResult, applied: int) -> None:
