@@ -142,9 +142,11 @@ OLDEST_UNAPPLIED: Final = Measure(
 OLDEST_UNLINKED: Final = Measure(
     "payments_unlinked_oldest_seconds", "Age of the oldest payment of which nobody is known."
 )
-MISSING: Final = Measure("payments_missing", "Refunds of which no payment has come within a day.")
-OLDEST_MISSING: Final = Measure(
-    "payments_missing_oldest_seconds", "Age of the oldest refund without its payment."
+REVIEW: Final = Measure(
+    "payments_review", "Payments that a person should look at, applied or not.", ("reason",)
+)
+OLDEST_REVIEW: Final = Measure(
+    "payments_review_oldest_seconds", "Age of the oldest of these.", ("reason",)
 )
 
 

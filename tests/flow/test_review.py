@@ -138,7 +138,7 @@ def test_a_refund_whose_payment_does_not_come_is_listed_after_a_day(
 ) -> None:
     """PAY-6 OBS-2"""
     payment = shop.name("p")
-    missing = shop.service.metric("payments_missing")
+    missing = shop.service.metric("payments_review", reason="PAYMENT_MISSING")
     shop.refunded(payment, order=shop.order())
     assert shop.payment(payment)["review"] is None
     shared.rows(
@@ -148,8 +148,10 @@ def test_a_refund_whose_payment_does_not_come_is_listed_after_a_day(
     assert shop.payment(payment)["review"] == "PAYMENT_MISSING"
     listed = items(shop.service, "/payments", review="PAYMENT_MISSING")
     assert payment in {one["external_payment_id"] for one in listed}
-    assert shop.service.metric("payments_missing") == missing + 1
-    assert shop.service.metric("payments_missing_oldest_seconds") > 24 * 3600
+    assert shop.service.metric("payments_review", reason="PAYMENT_MISSING") == missing + 1
+    assert (
+        shop.service.metric("payments_review_oldest_seconds", reason="PAYMENT_MISSING") > 24 * 3600
+    )
     shop.paid(payment)
     assert shop.payment(payment)["review"] is None
-    assert shop.service.metric("payments_missing") == missing
+    assert shop.service.metric("payments_review", reason="PAYMENT_MISSING") == missing

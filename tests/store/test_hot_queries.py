@@ -611,7 +611,7 @@ async def test_listing_events_with_pinned_plans_scans_no_table(
     assert_no_table_is_read_through(nodes)
 
 
-@pytest.mark.parametrize("name", ["backlog", "unapplied_money"])
+@pytest.mark.parametrize("name", ["backlog", "unapplied_money", "to_review"])
 async def test_what_is_asked_at_each_scrape_reads_only_what_waits(
     pooled: Connection, name: str
 ) -> None:

@@ -69,10 +69,10 @@ class EventVerbs(Desk):
         async with self._database.connection() as connection:
             return await listings.unapplied_money(connection)
 
-    async def missing_payments(self) -> Mapping[str, Any]:
-        """Refunds whose payment has not come within a day: how many, and since when."""
+    async def to_review(self) -> list[Mapping[str, Any]]:
+        """Payments that a person should look at, by reason: number and age of the oldest."""
         async with self._database.connection() as connection:
-            return await listings.missing_payments(connection)
+            return await listings.to_review(connection)
 
     async def ping(self) -> None:
         """Raises DatabaseAwayError unless the database answers."""

@@ -100,11 +100,9 @@ async def unapplied_money(connection: Connection) -> list[Row]:
     return [dict(row) for row in await QUERIES["unapplied_money"].rows(connection)]
 
 
-async def missing_payments(connection: Connection) -> Row:
-    """Refunds whose payment has not come within a day: how many, and since when."""
-    row = await QUERIES["missing_payments"].row(connection)
-    assert row is not None
-    return dict(row)
+async def to_review(connection: Connection) -> list[Row]:
+    """What a person should look at, by reason: how many, and since when."""
+    return [dict(row) for row in await QUERIES["to_review"].rows(connection)]
 
 
 async def record_action(

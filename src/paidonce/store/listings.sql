@@ -92,12 +92,15 @@ SELECT currency, coalesce(review, '') AS reason, count(*) AS number,
  WHERE applied_at IS NULL AND captured_minor > refunded_minor AND canceled_at IS NULL
  GROUP BY currency, review;
 
--- name: missing_payments
--- Refunds of which no payment has come within a day (PAY-6).
-SELECT count(*) AS number,
-       coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_s
+-- name: to_review
+-- What a person should look at, applied or not. A refund whose payment may still come is not among it
+-- for a day (PAY-6).
+SELECT review AS reason, count(*) AS number,
+       extract(epoch FROM now() - min(created_at))::float8 AS oldest_s
   FROM payments
- WHERE review = 'PAYMENT_MISSING' AND created_at < now() - interval '1 day';
+ WHERE review IS NOT NULL
+   AND (review <> 'PAYMENT_MISSING' OR created_at < now() - interval '1 day')
+ GROUP BY review;
 
 -- name: record_action
 INSERT INTO audit_log (event_id, payment_id, actor, action, success, details)

@@ -80,7 +80,7 @@ async def _measured(operations: Operations) -> list[Metric]:
     try:
         backlog = await operations.backlog()
         money = await operations.unapplied_money()
-        missing = await operations.missing_payments()
+        review = await operations.to_review()
     except PaidonceError:
         return []
     waiting = {row["status"]: row for row in backlog}
@@ -102,8 +102,8 @@ async def _measured(operations: Operations) -> list[Metric]:
         telemetry.OLDEST_UNLINKED.family(
             {(): _oldest_s(row for row in money if row["reason"] in UNLINKED)}
         ),
-        telemetry.MISSING.family({(): missing["number"]}),
-        telemetry.OLDEST_MISSING.family({(): missing["oldest_s"]}),
+        telemetry.REVIEW.family({(row["reason"],): row["number"] for row in review}),
+        telemetry.OLDEST_REVIEW.family({(row["reason"],): row["oldest_s"] for row in review}),
     ]
 
 
