@@ -72,7 +72,7 @@ class Looking(Provider):
     def translate(self, delivery: Delivery) -> Meaning:
         said = delivery.json
         if "confirm" in said:
-            return Confirmation(said["payment"], said["confirm"])
+            return Confirmation(said["payment"], said["confirm"], "RUB")
         if said.get("says") == "nothing":
             return Ignored(Code.NON_SUCCESS_STATUS, "it says nothing that counts")
         return Thin(lambda: self._look(said["payment"]))

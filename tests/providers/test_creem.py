@@ -557,3 +557,13 @@ def test_the_documented_signature_and_no_other_is_accepted(
     if other != body:
         with pytest.raises(InvalidSignatureError):
             provider.verify(Delivery(headers, other, RECEIVED_AT))
+
+
+@pytest.mark.parametrize("status", ["refunded", "chargedBack", "chargeback"])
+def test_a_transaction_that_was_returned_without_a_sum_was_returned_whole(status: str) -> None:
+    """PRV-5 PAY-2: it never counts as paid."""
+    event = asked(TRANSACTION | {"status": status, "refunded_amount": None})
+    assert isinstance(event, PaymentEvent)
+    assert (event.says, event.refunded) == (Says.REFUNDED, event.amount)
+    with pytest.raises(GatewayUnreachableError):
+        asked(TRANSACTION | {"status": "partialRefund", "refunded_amount": None})

@@ -148,7 +148,7 @@ def test_a_question_is_never_approved_by_accident(question: Delivery) -> None:
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda one: one.body.decode())
 def test_a_question_is_held_against_its_order_where_the_settings_say_so(question: Delivery) -> None:
     """PRV-3"""
-    assert source(confirm="match-order").translate(question) == Confirmation("p-1", 1_000)
+    assert source(confirm="match-order").translate(question) == Confirmation("p-1", 1_000, "KRW")
 
 
 @pytest.mark.parametrize("total", [None, "", -1, 1.5, True, "1e3", [], 10**19])

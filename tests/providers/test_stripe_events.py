@@ -407,3 +407,14 @@ def test_the_sandbox_pays_nothing_in_production() -> None:
         said = PRODUCTION.translate(delivery)
         assert (said.code if isinstance(said, Ignored) else None) == code
         assert isinstance(STRIPE.translate(delivery), PaymentEvent)
+
+
+def test_events_of_a_connected_account_count_only_where_it_is_named() -> None:
+    """PAY-4 PRV-6: who has one could pay himself for an order of ours."""
+    foreign = signed(event("payment_intent.succeeded", INTENT, account="acct_1"), SECRET)
+    own = signed(event("payment_intent.succeeded", INTENT), SECRET)
+    connected = stripe.configure(Setup(KEY, (SECRET,), {"account": "acct_1"}))
+    assert isinstance(STRIPE.translate(own), PaymentEvent)
+    assert isinstance(STRIPE.translate(foreign), Ignored)
+    assert isinstance(connected.translate(foreign), PaymentEvent)
+    assert isinstance(connected.translate(own), Ignored)

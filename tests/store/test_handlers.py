@@ -538,3 +538,41 @@ async def test_a_new_process_takes_events_with_handlers_one_by_one(shop: Shop) -
     assert (await shop.event(item))[:2] == ("FAILED_RETRYABLE", "HANDLER_FAILED")
     assert await shop.work() == 1
     assert await shop.parcels() == [("payment.succeeded", 99_000)]
+
+
+async def test_a_handler_has_an_ordinary_session(shop: Shop) -> None:
+    """FUL-5: what suits our own statements would make a user's fail, or slow."""
+    found: dict[str, str] = {}
+
+    async def look(happened: Happened) -> None:
+        for name in ("lock_timeout", "enable_seqscan", "enable_hashjoin", "plan_cache_mode"):
+            found[name] = await happened.connection.fetchval("SELECT current_setting($1)", name)
+
+    shop.script = [look]
+    await shop.paid("p")
+    await shop.work()
+    assert found == {
+        "lock_timeout": "300ms",
+        "enable_seqscan": "on",
+        "enable_hashjoin": "on",
+        "plan_cache_mode": "auto",
+    }
+
+
+async def test_a_worker_that_is_cut_off_leaves_no_mark_on_its_event(shop: Shop) -> None:
+    """RET-4 FUL-5: the process has not ended over it, however often it is stopped in the middle."""
+    begun = asyncio.Event()
+
+    async def hang(happened: Happened) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    shop.script = [hang]
+    await shop.paid("p")
+    task = asyncio.create_task(shop.worker.run_carefully())
+    await begun.wait()
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    marks = await shop.stage.rows("SELECT starts FROM started WHERE starts > 0")
+    assert marks == []

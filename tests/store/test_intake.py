@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import pytest_asyncio
@@ -92,3 +93,25 @@ async def test_a_fault_in_reading_a_delivery_refuses_it_and_keeps_it(
         await door.receive(source, {"signature": "right"}, body, request)
     row = await shop.one("SELECT status, error_code, signature_valid, raw_body FROM webhook_events")
     assert tuple(row.values()) == ("FAILED_FINAL", refusal.code, is_authentic, body)
+
+
+@dataclass(frozen=True)
+class Unsigned(Plain):
+    """A gateway that signs nothing, so that anybody can be it."""
+
+    is_signed: ClassVar = False
+
+
+async def test_what_anybody_can_send_leaves_no_more_evidence_than_forgeries(
+    shop: Stage, door: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SEC-5"""
+    monkeypatch.setattr(intake, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    source = replace(shop.source, provider=Unsigned())
+    request = Request("request", "192.0.2.1", 0.0)
+    flood = [
+        door.receive(source, {}, b"not JSON", request) for _ in range(MAX_EVIDENCE_PER_ADDRESS + 20)
+    ]
+    assert len(await asyncio.gather(*flood, return_exceptions=True)) > MAX_EVIDENCE_PER_ADDRESS
+    assert await shop.number("webhook_events") == MAX_EVIDENCE_PER_ADDRESS
+    assert await shop.rows("SELECT 1 FROM webhook_events WHERE signature_valid") == []

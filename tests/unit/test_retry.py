@@ -79,3 +79,11 @@ def test_chance_spreads_what_failed_together() -> None:
     delays = {RetryPolicy().delay(Code.INTERNAL, 3) for _ in range(50)}
     assert len(delays) > 40
     assert all(timedelta(seconds=4) <= delay <= timedelta(seconds=4.8) for delay in delays)
+
+
+@pytest.mark.parametrize("code", sorted(WAITS_FOR_OTHERS))
+def test_what_is_first_tried_a_week_late_is_tried_more_than_once(code: Code) -> None:
+    """RET-1: it may have waited for us, and not for others."""
+    week = timedelta(days=7)
+    assert RetryPolicy().goes_on(code, 1, week)
+    assert not RetryPolicy().goes_on(code, 50, week)

@@ -291,7 +291,8 @@ class Batch:
         """The outcome, or a dead letter when it is not worth another attempt."""
         if outcome.status is not EventStatus.FAILED_RETRYABLE or outcome.code is None:
             return outcome
-        if self._rules.retry.goes_on(outcome.code, tried.faults, self._now - tried.received_at):
+        times, age = tried.times(outcome.code), self._now - tried.received_at
+        if self._rules.retry.goes_on(outcome.code, times, age):
             return outcome
         return Outcome(EventStatus.DEAD_LETTER, outcome.code, outcome.message)
 

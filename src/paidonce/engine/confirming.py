@@ -3,6 +3,7 @@
 from typing import Final
 
 from paidonce.domain.events import Code, Ignored
+from paidonce.domain.money import Money
 from paidonce.engine.items import Source
 from paidonce.errors import NotApprovedError
 from paidonce.providers.contract import Confirmation
@@ -27,7 +28,7 @@ class Approver:
         """
         async with self._database.connection() as connection:
             is_expected = await confirmations.is_expected(
-                connection, source.id, asked.order, asked.amount_minor
+                connection, source.id, asked.order, Money(asked.amount_minor, asked.currency)
             )
         if not is_expected:
             raise NotApprovedError("no pending order has this reference and amount")

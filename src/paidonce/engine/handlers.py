@@ -162,7 +162,7 @@ def _refuse_twin(name: str, handler: Handler) -> None:
 
 
 def _place(handler: Handler) -> tuple[str, int] | None:
-    code = getattr(handler, "__code__", None)
+    code = getattr(inspect.unwrap(handler), "__code__", None)
     return None if code is None else (code.co_filename, code.co_firstlineno)
 
 

@@ -67,7 +67,7 @@ class Intake:
         is_authentic = False
         try:
             source.provider.verify(delivery)
-            is_authentic = True
+            is_authentic = source.provider.is_signed
             passing(Point.VERIFIED)
             identity = source.provider.identify(delivery)
             event = source.provider.translate(delivery)

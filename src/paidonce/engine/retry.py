@@ -46,9 +46,15 @@ class RetryPolicy:
     factor: float = 2.0
     max_s: float = 60.0
 
-    def goes_on(self, code: Reason, faults: int, age: timedelta) -> bool:
-        """Whether an event that failed so often for a fault of ours, and is this old, is tried."""
-        return age < SLOW_FOR if code in WAITS_FOR_OTHERS else faults < self.attempts
+    def goes_on(self, code: Reason, times: int, age: timedelta) -> bool:
+        """Whether an event that failed so often like this, and is this old, is tried again.
+
+        What waits for others is tried for days, and some times also if it is older than that: it
+        may have waited for us.
+        """
+        if code in WAITS_FOR_OTHERS:
+            return age < SLOW_FOR or times < len(SLOW_DELAYS_S)
+        return times < self.attempts
 
     def delay(self, code: Reason, times: int) -> timedelta:
         """How long to wait after it has failed this many times, or waited in vain."""

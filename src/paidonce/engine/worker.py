@@ -132,7 +132,7 @@ class Worker:
                 settled = await settle_claimed(
                     connection, claim, self._rules, preset=deadly, lane=self._lane
                 )
-        except Exception:
+        except BaseException:  # also when it is cut off: the process has not ended over the event
             for one in claim.events:
                 await due.unmark(self._database, one.event_id)
             raise

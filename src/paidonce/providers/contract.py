@@ -198,6 +198,7 @@ class Confirmation:
 
     order: str
     amount_minor: int
+    currency: str
 
 
 Meaning = PaymentEvent | Ignored | Thin | Confirmation
@@ -224,6 +225,8 @@ class Provider(Protocol):
 
     name: ClassVar[str]
     content_types: ClassVar[frozenset[str]]
+    is_signed: ClassVar[bool] = True
+    """Whether `verify` proves anything. What is not signed can be sent by anybody."""
     links_by_email: ClassVar[bool] = False
     """Whether sources of this provider link by e-mail unless they say otherwise."""
 

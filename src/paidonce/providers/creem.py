@@ -13,7 +13,7 @@ checked on 2026-11-16.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Final
 from urllib.parse import quote
@@ -66,7 +66,7 @@ class Creem(Provider):
     name: ClassVar = "creem"
     content_types: ClassVar = frozenset({"application/json"})
 
-    secrets: tuple[bytes, ...]
+    secrets: tuple[bytes, ...] = field(repr=False)
     api_key: str | None
     api_url: str
     tolerance_s: int | None

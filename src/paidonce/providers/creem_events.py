@@ -35,7 +35,9 @@ from paidonce.providers.fields import address, any_time, currency, text
 CHECKOUT_COMPLETED: Final = "checkout.completed"
 SUBSCRIPTION_PAID: Final = "subscription.paid"
 TEST_MODES: Final = ("test", "sandbox", "local")
-CAPTURED: Final = ("paid", "refunded", "partialRefund", "chargedBack", "chargeback")
+RETURNED: Final = ("refunded", "chargedBack", "chargeback")
+PARTLY_RETURNED: Final = "partialRefund"
+CAPTURED: Final = ("paid", PARTLY_RETURNED, *RETURNED)
 NEVER_PAID: Final = ("declined", "void", "uncollectible")
 AT_ONCE: Final = timedelta(minutes=10)
 """How far apart a beginning and its first payment may be; the next comes a day later at least."""
@@ -228,7 +230,12 @@ def _charge(part: Part) -> Charge | None:
 def _refunded(transaction: Part, charge: Charge) -> Money | None:
     """The share of the price that was returned so far, if any was."""
     returned = _cents(transaction, "refunded_amount", charge.price.currency)
-    return charge.share(returned.amount_minor) if returned and returned.amount_minor else None
+    if returned is not None and returned.amount_minor > 0:
+        return charge.share(returned.amount_minor)
+    status = text(transaction.get("status"), "status")
+    if status == PARTLY_RETURNED:
+        raise GatewayUnreachableError("Creem does not say yet how much was refunded")
+    return charge.price if status in RETURNED else None
 
 
 def _minor(part: Part, name: str, code: str | None) -> int:

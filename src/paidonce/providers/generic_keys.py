@@ -7,7 +7,7 @@ base64 of DER, or of the 32 bytes of an ed25519 key.
 import base64
 import hmac
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -56,7 +56,7 @@ class Macs:
 
     algorithm: str
     spelling: Spelling
-    secrets: tuple[bytes, ...]
+    secrets: tuple[bytes, ...] = field(repr=False)
 
     def prove(self, signatures: Iterable[str], content: bytes) -> bool:
         """Whether one of the signatures is of this content, by one of the secrets."""

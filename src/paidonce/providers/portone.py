@@ -30,8 +30,10 @@ import orjson
 from paidonce.domain.events import Code, ExternalId, Ignored
 from paidonce.domain.money import EXPONENTS, MAX_AMOUNT, Money, known_currency
 from paidonce.errors import (
+    ConfigurationError,
     GatewayMismatchError,
     GatewayUnreachableError,
+    InvalidMoneyError,
     InvalidSignatureError,
     MalformedError,
     NotApprovedError,
@@ -75,6 +77,7 @@ from paidonce.providers.standard_webhooks import PARTS, envelope, sealed, symmet
 
 API_URL: Final = "https://api.portone.io"
 CONFIRM: Final = "Transaction.Confirm"
+DEFAULT_CURRENCY: Final = "KRW"
 TYPES: Final = {
     "paid": PAID,
     "failed": FAILED,
@@ -126,6 +129,8 @@ class PortOne(Provider):
     store_id: str | None
     approves: bool
     """Whether a question is passed on, to be held against its order. Else the answer is no."""
+    currency: str
+    """Of questions, which name none."""
     tolerance_s: int | None
     accepts_test: bool
 
@@ -200,7 +205,7 @@ class PortOne(Provider):
             raise NotApprovedError("it is of another store")
         if not _WHOLE.fullmatch(str(asked.total)):
             raise MalformedError("the total amount is not a whole number")
-        return Confirmation(asked.payment_id, int(asked.total))
+        return Confirmation(asked.payment_id, int(asked.total), self.currency)
 
     def _ask(self, notice: Notice) -> Conversation:
         if self.store_id is not None and notice.store_id not in (None, self.store_id):
@@ -229,7 +234,9 @@ def configure(setup: Setup) -> Provider:
     """A source from its settings. Raises ConfigurationError."""
     if setup.choice("version", ("v2", "v1")) == "v1":
         return portone_v1.configure(setup)
-    setup.refuse_options_but({"version", "api_url", "api_secret", "store_id", "confirm"})
+    setup.refuse_options_but(
+        {"version", "api_url", "api_secret", "store_id", "confirm", "currency"}
+    )
     secrets = [
         symmetric_secret(secret, f"{setup.key}.secrets[{index}]", "whsec_…")
         for index, secret in enumerate(setup.needed_secrets())
@@ -241,9 +248,18 @@ def configure(setup: Setup) -> Provider:
         api_secret=needed_key(setup, "api_secret", "env:PORTONE_API_SECRET"),
         store_id=setup.needed_text("store_id", "store-…") if has_store else None,
         approves=setup.choice("confirm", ("refuse", "match-order")) == "match-order",
+        currency=_currency(setup),
         tolerance_s=setup.tolerance_s,
         accepts_test=setup.accepts_test,
     )
+
+
+def _currency(setup: Setup) -> str:
+    chosen = setup.options.get("currency", DEFAULT_CURRENCY)
+    try:
+        return known_currency(str(chosen))
+    except InvalidMoneyError as error:
+        raise ConfigurationError(f"{setup.key}.currency = {chosen!r}: {error}") from None
 
 
 def _read(delivery: Delivery) -> Notice | Question | Other:

@@ -133,6 +133,7 @@ class PortOneV1(Provider):
 
     name: ClassVar = "portone"
     content_types: ClassVar = frozenset({"application/json", CONTENT_TYPE})
+    is_signed: ClassVar = False
 
     api_url: str
     api_key: str = field(repr=False)
@@ -199,8 +200,8 @@ class PortOneV1(Provider):
         if ignored is not None:
             return ignored
         if is_behind(payment, notice):
-            # Asked again for a moment only: anybody may have claimed what never comes true.
-            raise GatewayMismatchError("it does not say what the event says", may_pass=True)
+            # Asked for days: V1 tells most things once, and who names both ids did not guess them.
+            raise GatewayUnreachableError("it has not caught up with its own event")
         return event_of(payment, notice)
 
     def _get(self, path: str) -> Generator[Call, Reply, Reply]:

@@ -17,7 +17,7 @@ checked on 2026-11-15.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 from uuid import uuid4
 
@@ -79,7 +79,7 @@ class Standard(Provider):
     content_types: ClassVar = frozenset({"application/json"})
     links_by_email: ClassVar = True
 
-    secrets: tuple[bytes, ...]
+    secrets: tuple[bytes, ...] = field(repr=False)
     public_keys: tuple[Ed25519PublicKey, ...]
     description: Description
     tolerance_s: int | None

@@ -10,7 +10,7 @@ https://docs.stripe.com/webhooks, checked on 2026-11-16.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, ClassVar, Final
 from uuid import uuid4
@@ -32,6 +32,9 @@ _TIMESTAMP: Final = re.compile(r"[0-9]{1,12}")
 _KEPT: Final = ("content-type", "user-agent", HEADER)
 _API_KEYS: Final = ("sk_", "rk_", "pk_")
 _TEST: Final = Ignored(Code.TEST_PAYMENT, "it is not of Stripe's live mode")
+_FOREIGN: Final = Ignored(
+    Code.NON_SUCCESS_STATUS, "it is of another Stripe account than this source's"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +44,11 @@ class Stripe(Provider):
     name: ClassVar = "stripe"
     content_types: ClassVar = frozenset({"application/json"})
 
-    secrets: tuple[bytes, ...]
+    secrets: tuple[bytes, ...] = field(repr=False)
     tolerance_s: int | None
     accepts_test: bool
+    account: str | None = None
+    """The connected account whose events count; else only those of the endpoint's own do."""
 
     def verify(self, delivery: Delivery) -> None:
         timestamp, signatures = _signature(delivery.headers.get(HEADER))
@@ -74,9 +79,11 @@ class Stripe(Provider):
 
     def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
         event = delivery.read(read_event)
-        if isinstance(event.told, PaymentEvent) and not (event.is_live or self.accepts_test):
-            return _TEST
-        return event.told
+        if not isinstance(event.told, PaymentEvent):
+            return event.told
+        if event.account != self.account:
+            return _FOREIGN
+        return event.told if event.is_live or self.accepts_test else _TEST
 
     def signature_method(self, delivery: Delivery) -> str:
         return "hmac-sha256"
@@ -93,7 +100,7 @@ class Stripe(Provider):
 
 def configure(setup: Setup) -> Stripe:
     """A source from its settings. Raises ConfigurationError."""
-    setup.refuse_options_but(())
+    setup.refuse_options_but({"account"})
     secrets = [secret.strip() for secret in setup.needed_secrets()]
     for index, secret in enumerate(secrets):
         if secret.startswith(_API_KEYS):
@@ -102,7 +109,8 @@ def configure(setup: Setup) -> Stripe:
                 f"webhook's endpoint, whsec_…"
             )
     encoded = tuple(secret.encode() for secret in secrets)
-    return Stripe(encoded, setup.tolerance_s, setup.accepts_test)
+    account = setup.needed_text("account", "acct_…") if "account" in setup.options else None
+    return Stripe(encoded, setup.tolerance_s, setup.accepts_test, account)
 
 
 def _signature(header: str | None) -> tuple[str, list[str]]:

@@ -48,6 +48,7 @@ class StripeEvent(NamedTuple):
     type: str
     occurred_at: datetime | None
     is_live: bool
+    account: str | None  # the connected one that it is of, if it is of one
     told: Told
 
 
@@ -63,7 +64,8 @@ def read_event(delivery: Delivery) -> StripeEvent:
         if not told.ids:
             raise MalformedError("the payment's id is missing")
         told = replace(told, occurred_at=at)
-    return StripeEvent(event_id, kind, at, body.get("livemode") is True, told)
+    account = text(body.get("account"), "account")
+    return StripeEvent(event_id, kind, at, body.get("livemode") is True, account, told)
 
 
 def _told(kind: str, body: Object) -> Told:

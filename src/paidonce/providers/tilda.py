@@ -16,7 +16,7 @@ signed for the delivery, so there is no tolerance to check.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
@@ -81,7 +81,7 @@ class Tilda(Provider):
     content_types: ClassVar = frozenset({"application/json", CONTENT_TYPE})
     links_by_email: ClassVar = True
 
-    secrets: tuple[bytes, ...]
+    secrets: tuple[bytes, ...] = field(repr=False)
     currency: str
 
     def pong(self, body: bytes) -> tuple[str, bytes] | None:

@@ -5,4 +5,5 @@ SELECT EXISTS (
      WHERE reference = :reference
        AND status = 'PENDING'
        AND amount_minor = :amount_minor
+       AND currency = :currency
        AND (sources IS NULL OR :source_id::smallint = ANY (sources))) AS is_so;

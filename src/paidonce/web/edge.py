@@ -160,7 +160,7 @@ class Edge:
 
     async def _body(self, receive: Receive) -> bytes | None:
         """The body up to just over the cap, or None when the client has gone."""
-        body = b""
+        body = bytearray()
         while len(body) <= self.max_body_bytes:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -168,7 +168,7 @@ class Edge:
             body += message.get("body", b"")
             if not message.get("more_body", False):
                 break
-        return body
+        return bytes(body)
 
     def _source(self, call: Call) -> Source | None:
         return self._intake.sources.get(call.path.removeprefix(PREFIX))
