@@ -101,6 +101,16 @@ def test_merged_facts_only_grow(one: Facts, other: Facts) -> None:
         assert getattr(both, name) == max(known, default=None)
 
 
+def test_a_refund_of_what_is_known_to_be_paid_brings_no_currency() -> None:
+    """PAY-2: it is the payment's, or a repeat would look new, and be written again."""
+    refund = PaymentEvent(Says.REFUNDED, PAYMENT, refunded=PRICE)
+    paid = PaymentEvent(Says.PAID, PAYMENT, PRICE)
+    alone, both = facts_of(refund, NOW), replace(refund, amount=PRICE)
+    assert alone.refund_currency == "RUB"
+    assert merge(alone, facts_of(paid, NOW)).refund_currency is None
+    assert facts_of(both, NOW).refund_currency is None
+
+
 def test_distinct_refunds_add_up_and_repeats_do_not() -> None:
     """PAY-2"""
     first, second = Facts(refunds={"r-1": 300}), Facts(refunds={"r-2": 200})

@@ -123,7 +123,11 @@ class Hears:
             case "paid":
                 return replace(event, says=Says.PAID, amount=about.amount)
             case "part":
-                return replace(event, says=Says.REFUNDED, refunded=PART)
+                return replace(
+                    event,
+                    says=Says.REFUNDED,
+                    refunded=replace(PART, currency=about.amount.currency),
+                )
             case "all":
                 return replace(event, says=Says.REFUNDED, refunded=about.amount)
             case "by-id-1" | "by-id-2":
