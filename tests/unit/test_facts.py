@@ -487,6 +487,22 @@ def test_a_payment_without_an_address_is_unlinked() -> None:
     assert (outcome.status, outcome.code) == (EventStatus.FAILED_RETRYABLE, Code.UNLINKED_PAYMENT)
 
 
+@pytest.mark.parametrize("amount", [Money(1, "RUB"), Money(99_000, "EUR")], ids=str)
+def test_of_what_is_for_nothing_known_no_price_is_wrong(amount: Money) -> None:
+    """PAY-4 PAY-5: what it is for, an order's sum perhaps, is said later. A plan has its price."""
+    nameless = replace(PAID, email=None, amount=amount)
+    lived = Life().hears(nameless)
+    outcome, review = lived.decisions[-1].outcome, lived.payment.review
+    assert (outcome.status, outcome.code) == (EventStatus.FAILED_RETRYABLE, Code.UNLINKED_PAYMENT)
+    assert review is Code.UNLINKED_PAYMENT
+    wrong = Life().hears(replace(nameless, plan_id="monthly")).decisions[-1].outcome
+    assert wrong.code in (Code.AMOUNT_MISMATCH, Code.CURRENCY_MISMATCH)
+    without_plans = Life()
+    without_plans.state.plans = plan_book([], [])
+    outcome = without_plans.hears(nameless).decisions[-1].outcome
+    assert outcome.code is Code.UNLINKED_PAYMENT
+
+
 def test_a_source_that_does_not_link_by_e_mail_never_does() -> None:
     """PAY-5"""
     decision = decide(Life().state, Arrived(SOURCE, PAID, NOW, link_by_email=False), NOW)
