@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ class Told:
     kind: str = "paid"  # or "refunded"
     currency: str = "EUR"
     amount: str = "990.00"
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
     def event_id(self) -> str:
@@ -149,12 +150,9 @@ def creem(told: Told, secret: str, sent_at: datetime) -> Delivery:
 
 def creem_told(told: Told, kind: str, thing: Mapping[str, Any], secret: str) -> Delivery:
     """One event has one time, however often it is sent."""
-    at_ms = int(_STARTED_AT.timestamp() * 1000)
+    at_ms = int(told.at.timestamp() * 1000)
     event = {"id": f"{kind}-{told.payment}", "eventType": kind, "created_at": at_ms}
     return creem_signed(event | {"object": dict(thing)}, secret)
-
-
-_STARTED_AT: Final = datetime.now(UTC)
 
 
 def stripe(told: Told, secret: str, sent_at: datetime) -> Delivery:

@@ -3,11 +3,13 @@
 PortOne, which has to be asked, is in `test_portone_flows.py`.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import pytest
 
+from paidonce.providers.contract import Delivery
 from tests.flow import gateways
 from tests.flow.conftest import Shared
 from tests.flow.gateways import GATEWAYS, SECRETS, Gateway, Told, forgeries, kept, post
@@ -15,7 +17,7 @@ from tests.flow.shop import Shop, open_line
 from tests.flow.tools import items, period_end
 from tests.providers.cases.tilda import CASES as TILDA_CASES
 from tests.providers.conformance import Case, Said
-from tests.service import SECRET
+from tests.service import SECRET, Reply
 
 CONFIG: Final = gateways.CONFIG
 COUNTS: Final = """
@@ -148,11 +150,11 @@ def test_what_differs_from_tilda_by_a_byte_is_refused(
     assert period_end(shop.service, user["id"]) > datetime.now(UTC)
 
 
-def tilda(case: Case, said: Said) -> Any:
+def tilda(case: Case, said: Said) -> Delivery:
     return case.deliver(said, SECRET, datetime.now(UTC))
 
 
-def tilda_word(case: Case) -> Any:
+def tilda_word(case: Case) -> Callable[[Reply], str]:
     """Reads the word of an answer: JSON to its contract, and `ok` to a form."""
     is_form = case.name.startswith("tilda form")
-    return lambda reply: reply.body.decode() if is_form else reply.json["status"]
+    return lambda reply: reply.body.decode() if is_form else str(reply.json["status"])

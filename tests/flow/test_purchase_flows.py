@@ -231,12 +231,9 @@ def test_an_order_in_a_currency_of_other_decimals_is_paid_exactly(
 # A nonce
 
 
-def by_bank(body: bytes) -> Delivery:
-    return Delivery(JSON | {"x-signature": mac(SECRET, body).hex()}, body, RECEIVED_AT)
-
-
 def from_bank(said: Mapping[str, Any]) -> Delivery:
-    return by_bank(json.dumps({"type": "payment.received", **said}).encode())
+    body = json.dumps({"type": "payment.received", **said}).encode()
+    return Delivery(JSON | {"x-signature": mac(SECRET, body).hex()}, body, RECEIVED_AT)
 
 
 def from_club(said: Mapping[str, Any]) -> Delivery:
