@@ -60,8 +60,8 @@ class Shop:
     def booking(self, reference: str) -> Any:
         return self.service.api("GET", f"/bookings/{reference}").json
 
-    def wallet(self) -> str:
-        owner = {"owner": self.name("owner"), "currency": "RUB"}
+    def wallet(self, currency: str = "RUB") -> str:
+        owner = {"owner": self.name("owner"), "currency": currency}
         return str(self.service.api("POST", "/wallets", owner).json["id"])
 
     def balance(self, wallet_id: str) -> tuple[str, str]:

@@ -629,8 +629,8 @@ GUARDS: Final = (
         "giving up",
         "RET-3",
         "engine/retry.py",
-        "faults < self.attempts",
-        "True",
+        "return times < self.attempts",
+        "return True",
         "tests/unit/test_retry.py::test_the_number_of_attempts_is_a_setting",
     ),
     Guard(
@@ -956,8 +956,8 @@ GUARDS: Final = (
         "a handler's failure holds the payment",
         "FUL-5",
         _APPLYING,
-        "if user_id is None else terms.held)",
-        "if user_id is None else None)",
+        "price) or unlinked or terms.held\n",
+        "price) or unlinked\n",
         f"{_HANDLERS}what_asks_for_a_retry_stays_out_and_is_called_again_then",
     ),
     Guard(

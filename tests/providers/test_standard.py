@@ -336,6 +336,22 @@ def test_an_id_in_a_header_that_nobody_signs_is_never_a_key_alone() -> None:
     assert "x-event-id" in provider.evidence({"x-event-id": "e-1"})
 
 
+def test_a_nonce_is_read_and_alone_only_where_it_is_signed() -> None:
+    """SEC-3 INB-1: no header is but those of the envelope, which make no nonce."""
+    in_body = source(fields={"nonce": "/data/nonce"})
+    assert in_body.identify(signed(said(nonce="n-1"))).nonce == "n-1"
+    assert in_body.identify(signed(said())).nonce is None
+    assert source().identify(signed(said(nonce="n-1"))).nonce is None
+    with pytest.raises(MalformedError, match="nonce"):
+        in_body.identify(signed(said(nonce={})))
+    in_header = source(fields={"nonce": "header:X-Nonce"})
+    one = in_header.identify(signed(said(), **{"x-nonce": "n-1"})).nonce
+    other = in_header.identify(signed(said(amount="1"), **{"x-nonce": "n-1"})).nonce
+    assert one != other
+    assert one is not None
+    assert one.startswith("n-1:")
+
+
 @pytest.mark.parametrize("name", ["header:webhook-id", "header:Svix-Id"])
 def test_the_signed_id_may_be_named(name: str) -> None:
     """INB-1: naming what is usual changes nothing, and no unsigned twin of it is believed."""

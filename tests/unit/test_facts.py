@@ -100,6 +100,16 @@ def test_merged_facts_only_grow(one: Facts, other: Facts) -> None:
         assert getattr(both, name) == max(known, default=None)
 
 
+def test_a_refund_of_what_is_known_to_be_paid_brings_no_currency() -> None:
+    """PAY-2: it is the payment's, or a repeat would look new, and be written again."""
+    refund = PaymentEvent(Says.REFUNDED, PAYMENT, refunded=PRICE)
+    paid = PaymentEvent(Says.PAID, PAYMENT, PRICE)
+    alone, both = facts_of(refund, NOW), replace(refund, amount=PRICE)
+    assert alone.refund_currency == "RUB"
+    assert merge(alone, facts_of(paid, NOW)).refund_currency is None
+    assert facts_of(both, NOW).refund_currency is None
+
+
 def test_distinct_refunds_add_up_and_repeats_do_not() -> None:
     """PAY-2"""
     first, second = Facts(refunds={"r-1": 300}), Facts(refunds={"r-2": 200})
@@ -474,6 +484,22 @@ def test_a_payment_without_an_address_is_unlinked() -> None:
     """PAY-5"""
     outcome = Life().hears(replace(PAID, email=None)).decisions[-1].outcome
     assert (outcome.status, outcome.code) == (EventStatus.FAILED_RETRYABLE, Code.UNLINKED_PAYMENT)
+
+
+@pytest.mark.parametrize("amount", [Money(1, "RUB"), Money(99_000, "EUR")], ids=str)
+def test_of_what_is_for_nothing_known_no_price_is_wrong(amount: Money) -> None:
+    """PAY-4 PAY-5: what it is for, an order's sum perhaps, is said later. A plan has its price."""
+    nameless = replace(PAID, email=None, amount=amount)
+    lived = Life().hears(nameless)
+    outcome, review = lived.decisions[-1].outcome, lived.payment.review
+    assert (outcome.status, outcome.code) == (EventStatus.FAILED_RETRYABLE, Code.UNLINKED_PAYMENT)
+    assert review is Code.UNLINKED_PAYMENT
+    wrong = Life().hears(replace(nameless, plan_id="monthly")).decisions[-1].outcome
+    assert wrong.code in (Code.AMOUNT_MISMATCH, Code.CURRENCY_MISMATCH)
+    without_plans = Life()
+    without_plans.state.plans = plan_book([], [])
+    outcome = without_plans.hears(nameless).decisions[-1].outcome
+    assert outcome.code is Code.UNLINKED_PAYMENT
 
 
 def test_a_source_that_does_not_link_by_e_mail_never_does() -> None:

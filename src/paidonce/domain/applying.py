@@ -57,15 +57,14 @@ def apply(
     if not _has_money(payment, terms):
         return Decision(PROCESSED, before, replace(payment, review=_missing(payment)))
     user_id = _owner(state, payment, terms.link_by_email)
-    problem = (
-        _barred(payment)
-        or _mispriced(payment, terms.paid, price)
-        or (_unlinked(payment, terms.link_by_email) if user_id is None else terms.held)
-    )
+    unlinked = _unlinked(payment, terms.link_by_email) if user_id is None else None
+    if unlinked is not None and _is_for_nothing_known(payment, unlinked):
+        unknown = Decision(PROCESSED, before, payment)
+        return _not_applied(unknown, None, _barred(payment) or unlinked)
+    problem = _barred(payment) or _mispriced(payment, terms.paid, price) or unlinked or terms.held
     if problem is not None:
-        unlinked = _unlinked(payment, terms.link_by_email) if user_id is None else None
-        owned = replace(payment, user_id=user_id)
-        return _not_applied(Decision(PROCESSED, before, owned), price, problem, unlinked)
+        owned = Decision(PROCESSED, before, replace(payment, user_id=user_id))
+        return _not_applied(owned, price, problem, unlinked if price else None)
     assert plan is not None
     assert user_id is not None
     assert terms.paid is not None
@@ -276,7 +275,7 @@ def _not_applied(
     """Kept, listed, and of an event that may succeed later, tried again."""
     payment = decision.payment
     assert payment is not None
-    wrong = _wrong_sum(payment, price) if price or payment.order is None else None
+    wrong = _wrong_sum(payment, price) if price else None
     review = _marked(payment) or wrong or (unlinked or problem).code
     return replace(
         decision,
@@ -314,7 +313,7 @@ def _marked(payment: Payment) -> Code | None:
     return Code.REFUND_WANTED if payment.is_for_refund else None
 
 
-def _wrong_sum(payment: Payment, price: Money | None) -> Reason | None:
+def _wrong_sum(payment: Payment, price: Money) -> Reason | None:
     """Why a person should look at what was captured, whatever order it became known in."""
     captured = payment.facts.captured
     if captured is None or captured == price:
@@ -385,6 +384,11 @@ def _unlinked(payment: Payment, link_by_email: bool) -> Problem:
         return _no_user(payment.email)
     message = "nothing says whose payment this is"
     return Problem(Code.UNLINKED_PAYMENT, message, False, waits_for_payment(payment))
+
+
+def _is_for_nothing_known(payment: Payment, unlinked: Problem) -> bool:
+    """Whether no price can be wrong yet: a later event may still name an order, or a person."""
+    return unlinked.code is Code.UNLINKED_PAYMENT and payment.plan_id is None
 
 
 def _no_user(email: str) -> Problem:

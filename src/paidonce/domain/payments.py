@@ -172,11 +172,13 @@ def facts_of(event: PaymentEvent, received_at: datetime) -> Facts:
 
 def merge(one: Facts, other: Facts) -> Facts:
     """Both together. Commutative, associative, idempotent."""
+    captured = _larger(one.captured, other.captured)
+    refund_currency = _larger_text(one.refund_currency, other.refund_currency)
     return Facts(
-        captured=_larger(one.captured, other.captured),
+        captured=captured,
         refund_total_minor=max(one.refund_total_minor, other.refund_total_minor),
         refunds=_united(one.refunds, other.refunds),
-        refund_currency=_larger_text(one.refund_currency, other.refund_currency),
+        refund_currency=None if captured else refund_currency,
         paid_at=_earlier(one.paid_at, other.paid_at),
         failed_at=_earlier(one.failed_at, other.failed_at),
         voided_at=_earlier(one.voided_at, other.voided_at),
@@ -324,7 +326,7 @@ def _facts_of_money(event: PaymentEvent, at: datetime) -> Facts:
         paid_at=_paid_at(event, at),
         refund_total_minor=total.amount_minor if total else 0,
         refunds={single.id: single.amount.amount_minor} if single else {},
-        refund_currency=told.currency if told else None,
+        refund_currency=told.currency if told and not event.amount else None,
         refunded_at=at if is_refund else None,
     )
 

@@ -20,7 +20,7 @@ import orjson
 from paidonce.domain.events import Code, Ignored, PaymentEvent, Says
 from paidonce.domain.money import money
 from paidonce.errors import ConfigurationError, MalformedError
-from paidonce.providers.contract import Delivery, Sample
+from paidonce.providers.contract import Delivery, Identity, Sample
 from paidonce.providers.fields import (
     Number,
     Said,
@@ -141,9 +141,19 @@ class Description:
             return payment_event(said, says, exact_money(said))
         return _with_refunds(said, says)
 
-    def nonce(self, delivery: Delivery) -> str | None:
-        """What is to be used once, if it says so. Raises MalformedError."""
-        return self._text(delivery, "nonce")
+    def with_nonce(
+        self, found: Identity, delivery: Delivery, signed_headers: Collection[str] = ()
+    ) -> Identity:
+        """The identity with what is to be used once, if the delivery says so.
+
+        What nobody signed is a nonce of this meaning only: anybody could send it in advance.
+        Raises MalformedError.
+        """
+        place, nonce = self.places.get("nonce"), self._text(delivery, "nonce")
+        if nonce is None:
+            return found
+        is_signed = not isinstance(place, Header) or place.name in signed_headers
+        return replace(found, nonce=nonce if is_signed else f"{nonce}:{found.fingerprint.hex()}")
 
     def compose(self, sample: Sample) -> tuple[bytes, dict[str, str]]:
         """A body that says what the sample asks for, and the headers in which a part of it stands.

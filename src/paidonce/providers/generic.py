@@ -23,13 +23,13 @@ part of the key, so that no replay takes the key of an event which is still to c
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from paidonce.domain.events import Ignored, PaymentEvent, Says
 from paidonce.errors import ConfigurationError, InvalidSignatureError
 from paidonce.providers.contract import Delivery, Identity, Provider, Sample, Setup, fingerprint
-from paidonce.providers.described import Description, Header, described
+from paidonce.providers.described import Description, described
 from paidonce.providers.fields import Said, identity, meaning
 from paidonce.providers.generic_scheme import Scheme, configured_scheme
 from paidonce.providers.signing import refuse_stale
@@ -67,8 +67,7 @@ class Generic(Provider):
         if not self.is_all_signed:
             key = f"{key}:{digest.hex()}"
         found = identity(said, key, digest)
-        nonce = self._nonce(delivery, digest)
-        return found if nonce is None else replace(found, nonce=nonce)
+        return self.description.with_nonce(found, delivery, self.scheme.signed_headers)
 
     def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
         return self.description.event(delivery.read(self.description.read))
@@ -83,12 +82,6 @@ class Generic(Provider):
         body, headers = self.description.compose(sample)
         sealed = self.scheme.sealed(body, sample.event_id, sample.sent_at)
         return {**headers, "content-type": "application/json", **sealed}, body
-
-    def _nonce(self, delivery: Delivery, digest: bytes) -> str | None:
-        """What nobody signed is a nonce of this meaning only: anybody could send it in advance."""
-        nonce, place = self.description.nonce(delivery), self.description.places.get("nonce")
-        is_signed = not isinstance(place, Header) or place.name in self.scheme.signed_headers
-        return nonce if nonce is None or is_signed else f"{nonce}:{digest.hex()}"
 
 
 def configure(setup: Setup) -> Generic:

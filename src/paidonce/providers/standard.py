@@ -34,7 +34,7 @@ from paidonce.providers.described import (
     described,
     pointer,
 )
-from paidonce.providers.fields import identity, meaning
+from paidonce.providers.fields import Said, identity, meaning
 from paidonce.providers.signing import exact_base64
 from paidonce.providers.standard_webhooks import (
     PARTS,
@@ -94,13 +94,10 @@ class Standard(Provider):
     def identify(self, delivery: Delivery) -> Identity:
         said = delivery.read(self.description.read)
         digest = meaning(said)
-        signed_id = envelope(delivery.headers, FAMILIES).id
+        key = self._key(said, digest, envelope(delivery.headers, FAMILIES).id)
         if said.event_id is None:
-            return identity(said._replace(event_id=signed_id), signed_id, digest)
-        if isinstance(self.description.places["event_id"], Header):
-            # Nobody signed it: alone, it could be that of an event which is still to come.
-            return identity(said, f"{said.event_id}:{digest.hex()}", digest)
-        return identity(said, said.event_id, digest)
+            said = said._replace(event_id=key)
+        return self.description.with_nonce(identity(said, key, digest), delivery)
 
     def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
         return self.description.event(delivery.read(self.description.read))
@@ -118,6 +115,14 @@ class Standard(Provider):
         body, headers = self.description.compose(sample)
         event_id = sample.event_id or f"msg_{uuid4().hex}"
         return headers | sealed(sample, event_id, body, self.secrets[0]), body
+
+    def _key(self, said: Said, digest: bytes, signed_id: str) -> str:
+        if said.event_id is None:
+            return signed_id
+        if isinstance(self.description.places["event_id"], Header):
+            # Nobody signed it: alone, it could be that of an event which is still to come.
+            return f"{said.event_id}:{digest.hex()}"
+        return said.event_id
 
     def _is_signed_by_key(self, envelope: Envelope, body: bytes) -> bool:
         if not self.public_keys:
