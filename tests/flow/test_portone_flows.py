@@ -248,11 +248,7 @@ def test_a_cancellation_that_is_not_confirmed_changes_nothing(
     korea.knows(reference, cancellations=(Cancellation("c-1", PRICE, confirmed),))
     assert korea.outcome_of(post(korea.shop, version.source, version.tell(reference)))
     reply = post(korea.shop, version.source, version.tell(reference, "Cancelled"))
-    assert korea.outcome_of(reply) == (
-        ("FAILED_RETRYABLE", "PROVIDER_UNREACHABLE")
-        if version.is_signed
-        else ("FAILED_FINAL", "PROVIDER_MISMATCH")
-    )
+    assert korea.outcome_of(reply) == ("FAILED_RETRYABLE", "PROVIDER_UNREACHABLE")
     assert korea.effect(reference) == ("PAID", "CONFIRMED")
     (payment,) = items(korea.shop.service, "/payments", order=reference)
     assert (payment["status"], payment["refunded"]) == ("SUCCEEDED", "0")
@@ -301,7 +297,12 @@ def test_what_anybody_may_have_sent_changes_nothing(korea: Korea) -> None:
     for one in said:
         forged = Delivery(JSON, json.dumps(one).encode(), RECEIVED_AT)
         reply = post(korea.shop, "kr_old", forged)
-        assert korea.outcome_of(reply) == ("FAILED_FINAL", "PROVIDER_MISMATCH"), one
+        is_of_this_payment = one["imp_uid"] == one["merchant_uid"] == paid
+        assert korea.outcome_of(reply) == (
+            ("FAILED_RETRYABLE", "PROVIDER_UNREACHABLE")  # it may be true in a moment
+            if is_of_this_payment
+            else ("FAILED_FINAL", "PROVIDER_MISMATCH")
+        ), one
     assert [korea.shop.found(one) for one in (unpaid, paid)] == seen
     korea.knows(unpaid)
     assert post(korea.shop, "kr_old", VERSIONS["v1 form"].tell(unpaid)).http == 200
