@@ -5,8 +5,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
-# One more than there are cores: some tests wait for real time to pass.
-JOBS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 
 .PHONY: install serve test cover check bench soak lock clean
 
@@ -29,11 +27,11 @@ serve: install
 	$(BIN)/paidonce serve $(ARGS)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 # Branch coverage of the two rooms where money moves, servers that the tests start included.
 cover: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --cov --cov-report= --deselect tests/guards $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report= --deselect tests/guards $(ARGS)
 	$(BIN)/coverage report --include='src/paidonce/domain/*,src/paidonce/engine/*' --show-missing --fail-under=95
 
 check: $(VENV)/.installed-dev

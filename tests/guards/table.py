@@ -66,6 +66,7 @@ GUARDS: Final = (
         "    payment_id  uuid NOT NULL,\n    PRIMARY KEY (source_id, kind, external_id)\n",
         "    payment_id  uuid NOT NULL\n",
         f"{_RACES}a_new_payment_that_nobody_owns_is_made_once",
+        is_kin=True,
     ),
     Guard(
         "one subscription of a user and product",
@@ -172,6 +173,7 @@ GUARDS: Final = (
         "sorted(key_row(*key) for key in changes.keys)",
         "list(key_row(*key) for key in changes.keys)",
         f"{_RACES}batches_write_in_one_order_so_that_they_cannot_deadlock[keys]",
+        is_kin=True,
     ),
     Guard(
         "the order of ids",
@@ -232,6 +234,7 @@ GUARDS: Final = (
         "       AND o.version = c.version\n",
         "",
         f"{_ORDER_RACES}a_row_that_changed_since_it_was_read_is_not_overwritten[orders]",
+        is_kin=True,
     ),
     Guard(
         "the version of wallets",
@@ -313,6 +316,7 @@ GUARDS: Final = (
         "    if successors:\n",
         "    if False:\n",
         f"{_RIVALS}when_the_one_that_counts_is_refunded_the_other_takes_its_place",
+        is_kin=True,
     ),
     Guard(
         "the watermark of what was taken back",
@@ -375,6 +379,7 @@ GUARDS: Final = (
         "",
         "tests/store/test_connections.py"
         "::test_a_commit_waits_for_the_disk_whatever_the_database_says",
+        is_kin=True,
     ),
     Guard(
         "the halving of a batch",
@@ -488,6 +493,7 @@ GUARDS: Final = (
         "if full or self._kept[address] >= MAX_EVIDENCE_PER_ADDRESS:",
         "if full:",
         "tests/store/test_intake.py::test_a_flood_of_forgeries_leaves_bounded_evidence",
+        is_kin=True,
     ),
     Guard(
         "the limit on evidence of all",
@@ -532,6 +538,7 @@ GUARDS: Final = (
         "if len(self._body) > self.edge.max_body_bytes:",
         "if False:",
         f"{_ANSWERS}a_body_of_the_greatest_size_is_accepted_and_one_byte_more_is_not",
+        is_kin=True,
     ),
     Guard(
         "the deadline of a request",
@@ -551,6 +558,7 @@ GUARDS: Final = (
         " LIMIT :limit\n   FOR UPDATE OF d\n"
         "   FOR NO KEY UPDATE OF e SKIP LOCKED;\n\n-- name: take_waiting",
         f"{_WORKER}no_claim_waits_for_an_event_that_somebody_has_in_hand[due]",
+        is_kin=True,
     ),
     Guard(
         "passing over due events that are held",
@@ -568,6 +576,7 @@ GUARDS: Final = (
         "\n   FOR NO KEY UPDATE OF e SKIP LOCKED;\n\n-- name: take_waiting",
         ";\n\n-- name: take_waiting",
         f"{_WORKER}no_claim_waits_for_an_event_that_somebody_has_in_hand[due]",
+        is_kin=True,
     ),
     Guard(
         "passing over awaited rows that are held",
@@ -604,6 +613,7 @@ GUARDS: Final = (
         "    DELETE FROM due\n     WHERE id = ANY",
         "    UPDATE due SET run_at = run_at\n     WHERE id = ANY",
         f"{_SETTLE}a_stored_event_is_settled_by_a_worker_once",
+        is_kin=True,
     ),
     Guard(
         "the claim within the transaction that settles",
@@ -632,6 +642,7 @@ GUARDS: Final = (
         "return times < self.attempts",
         "return True",
         "tests/unit/test_retry.py::test_the_number_of_attempts_is_a_setting",
+        is_kin=True,
     ),
     Guard(
         "giving up what waits for others",
@@ -649,6 +660,7 @@ GUARDS: Final = (
         "min(self.faults + is_fault, MAX_ATTEMPTS)",
         "self.faults",
         f"{_WORKER}a_fault_of_ours_is_tried_as_often_as_the_policy_says",
+        is_kin=True,
     ),
     Guard(
         "waiting as no fault",
@@ -738,6 +750,7 @@ GUARDS: Final = (
         "        await due.put_back(connection, one, NO_DELAY, lane)\n",
         "        pass\n",
         f"{_ASKED}what_waits_for_a_gateway_is_not_the_settling_workers",
+        is_kin=True,
     ),
     Guard(
         "one who asks",
@@ -871,6 +884,7 @@ GUARDS: Final = (
         'f"stale:{digest.hex()}"',
         "identity.key",
         f"{_DOOR}what_is_stale_stands_for_nothing_that_comes_in_time[inline]",
+        is_kin=True,
     ),
     Guard(
         "the question that is not approved",
@@ -915,6 +929,7 @@ GUARDS: Final = (
         "    if has_nonces(items):\n        return None",
         "    if False:\n        return None",
         f"{_NONCES}a_nonce_with_another_meaning_is_a_replay",
+        is_kin=True,
     ),
     Guard(
         "the meaning of a nonce",
@@ -942,6 +957,7 @@ GUARDS: Final = (
         "DEFERRED if is_handled or isinstance(event, Thin)",
         "DEFERRED if isinstance(event, Thin)",
         "tests/flow/test_handlers.py::test_a_delivery_is_accepted_and_handled_once",
+        is_kin=True,
     ),
     Guard(
         "the lane of what has handlers",
