@@ -92,7 +92,7 @@ class State:
         return [self.payments[one] for one in found if one is not None]
 
     def payments_of(self, order: Order) -> Iterator[Payment]:
-        """All payments that are for the order and have brought money."""
+        """The payments for the order that are known here: those that have brought money."""
         ids = self.of_orders.get(order.reference, ())
         known = (self.payments.get(one) for one in ids)
         return (one for one in known if one is not None and one.order == order.reference)
