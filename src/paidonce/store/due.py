@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from paidonce.domain.events import EventId, SourceId
+from paidonce.domain.events import EventId, EventStatus, SourceId
 from paidonce.store.db import Database
 from paidonce.store.queries import Connection, load_queries
 
@@ -46,6 +46,9 @@ class Claimed:
     body: bytes
     waits_on: bytes | None
     lane: Lane
+    status: EventStatus
+    signature_method: str
+    is_test: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,9 @@ async def _claim(connection: Connection, event_ids: Sequence[Any]) -> Claim:
             body=row["raw_body"],
             waits_on=row["waits_on"],
             lane=Lane(row["lane"]),
+            status=EventStatus(row["status"]),
+            signature_method=row["signature_method"],
+            is_test=row["is_test"],
         )
         for row in rows
     ]

@@ -1,0 +1,39 @@
+"""The command line: thin over `server` and `operations`.
+
+The server and the database are imported by the commands that need them: importing them takes a
+second, and `paidonce send` should not.
+"""
+
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from paidonce import __version__
+from paidonce.cli import keys, sending, serving
+from paidonce.cli.terminal import exit_code, shown
+
+app = typer.Typer(
+    name="paidonce",
+    help="Receives payment webhooks and makes each one count exactly once.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+for commands in (serving, sending, keys):
+    commands.add_to(app)
+
+
+def main() -> NoReturn:
+    """Run the command that was given."""
+    sys.exit(exit_code(app))
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True)
+    ] = False,
+) -> None:
+    if version:
+        shown.print(__version__)
+        raise typer.Exit

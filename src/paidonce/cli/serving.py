@@ -1,0 +1,120 @@
+"""`serve`, `work`, `migrate` and `doctor`: the service itself."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from paidonce import sender
+from paidonce.cli.terminal import Config, Json, chosen_settings, exit_code, run, shown, told
+from paidonce.errors import ConfigurationError
+from paidonce.settings import METRICS_FOLDER, Role
+
+if TYPE_CHECKING:
+    from paidonce.doctor import Finding
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make these commands of the program."""
+    for command in (serve, work, migrate, doctor):
+        app.command()(command)
+
+
+def serve(
+    config: Config = None,
+    host: Annotated[str | None, typer.Option(help="Where to listen.")] = None,
+    port: Annotated[int | None, typer.Option(help="Where to listen.")] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, max=64, help="How many processes share the socket.")
+    ] = 1,
+    roles: Annotated[
+        str, typer.Option(help="What they do: some of web, worker, relay, janitor.")
+    ] = ",".join(Role),
+) -> None:
+    """Run the service. Without a configuration it is a demo on an embedded database."""
+    settings, is_demo = chosen_settings(config, host=host, port=port)
+    chosen = _roles(roles)
+    with _counting_together(processes):
+        from paidonce import server
+        from paidonce.processes import ALONE, Place, Processes
+
+        listener = server.listening_socket(settings.server)
+
+        def serve_at(place: Place) -> None:
+            run(server.serve(settings, is_demo, told.print, listener, chosen, place))
+
+        if processes == 1:
+            serve_at(ALONE)
+            return
+        code = Processes(processes, lambda place: exit_code(serve_at, place), listener.close).run()
+    sys.exit(code)
+
+
+def work(config: Config = None) -> None:
+    """Settle what waits, beside a service that runs elsewhere; any number of these may run."""
+    from paidonce.server import work as work_until_stopped
+
+    settings, _ = chosen_settings(config)
+    run(work_until_stopped(settings, told.print))
+
+
+def migrate(config: Config = None) -> None:
+    """Bring the database's schema up to date."""
+    from paidonce.app import opened_database
+
+    settings, _ = chosen_settings(config)
+
+    async def bring_up() -> None:
+        async with opened_database(settings):
+            told.print("The schema is up to date.")
+
+    run(bring_up())
+
+
+def doctor(config: Config = None, json: Json = False) -> None:
+    """Look for what is wrong and say what to do; changes nothing. Exit code 1 if there is any."""
+    from paidonce.doctor import State, examine
+
+    findings = run(examine(config))
+    has_problem = any(one.state is State.PROBLEM for one in findings)
+    if json:
+        typer.echo(sender.as_json(findings))
+    else:
+        _show_findings(findings)
+    raise typer.Exit(1 if has_problem else 0)
+
+
+def _roles(names: str) -> frozenset[Role]:
+    """The roles that a list names. Raises ConfigurationError."""
+    chosen = {name.strip() for name in names.split(",") if name.strip()}
+    known = set(Role)
+    if not chosen or not chosen <= known:
+        unknown = ", ".join(sorted(chosen - known)) or "none"
+        raise ConfigurationError(f"--roles {names}: {unknown}; known are {', '.join(Role)}")
+    return frozenset(map(Role, chosen))
+
+
+@contextmanager
+def _counting_together(processes: int) -> Iterator[None]:
+    """A folder where several processes keep what they count; one alone needs none."""
+    if processes == 1:
+        yield
+        return
+    with TemporaryDirectory(prefix="paidonce-metrics-") as folder:
+        os.environ[METRICS_FOLDER] = folder
+        yield
+
+
+def _show_findings(findings: Sequence["Finding"]) -> None:
+    colours = {"ok": "green", "warning": "yellow", "problem": "red", "skipped": "dim"}
+    table = Table("check", "", "found", "what to do")
+    for one in findings:
+        state = Text(one.state, style=colours[one.state])
+        table.add_row(one.name, state, Text(one.found), Text(one.remedy))
+    shown.print(table)

@@ -1,0 +1,82 @@
+"""What every command shares: its settings, its two consoles, its way to run."""
+
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+import uvloop
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from paidonce import demo, sender
+from paidonce.errors import ConfigurationError, PaidonceError
+from paidonce.settings import Settings
+
+if TYPE_CHECKING:
+    from paidonce.operations import Operations
+
+T = TypeVar("T")
+
+shown = Console()
+told = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+
+Config = Annotated[
+    Path | None, typer.Option("--config", help="The TOML file; else ./paidonce.toml.")
+]
+Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
+def chosen_settings(config: Path | None, **server: Any) -> tuple[Settings, bool]:
+    """The settings, and whether they are the demo's. Raises ConfigurationError."""
+    chosen = {name: value for name, value in server.items() if value is not None}
+    return demo.settings_or_demo(config, **({"server": chosen} if chosen else {}))
+
+
+def operate(config: Path | None, verb: "Callable[[Operations], Awaitable[T]]") -> T:
+    """Ask for something, or do it, as an operator on this machine."""
+    from paidonce.app import opened_operations
+
+    settings, _ = chosen_settings(config)
+
+    async def within() -> T:
+        async with opened_operations(settings) as operations:
+            return await verb(operations)
+
+    answer: T = run(within())
+    return answer
+
+
+def show(values: Any, columns: Mapping[str, Callable[[Any], object]], as_json: bool) -> None:
+    """A table for people, with a line for each value, or everything for programs."""
+    if as_json:
+        typer.echo(sender.as_json(values))
+        return
+    table = Table(*columns)
+    for value in values:
+        table.add_row(*_cells(cell(value) for cell in columns.values()))
+    shown.print(table)
+
+
+def _cells(values: Iterable[object]) -> list[Text]:
+    return [Text("" if value is None else str(value)) for value in values]
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run what is asynchronous to its end."""
+    try:
+        return uvloop.run(work)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def exit_code(command: Callable[..., Any], *arguments: Any) -> int:
+    """The exit code of a command; an error of ours is told in its own words."""
+    try:
+        command(*arguments)
+    except PaidonceError as error:
+        told.print(f"paidonce: {error}")
+        return 2 if isinstance(error, ConfigurationError) else 1
+    return 0

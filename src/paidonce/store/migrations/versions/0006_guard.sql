@@ -1,0 +1,1 @@
+-- Who was banned, who is known, and keys that are hashed with a pepper.

@@ -1,0 +1,1 @@
+-- Replays: events that are processed again.

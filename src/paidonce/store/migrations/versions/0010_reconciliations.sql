@@ -1,0 +1,1 @@
+-- Reconciliations: what gateways say, beside what is here.

@@ -1,0 +1,1 @@
+-- Payments that were made for a test say so.
