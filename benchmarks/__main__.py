@@ -18,6 +18,7 @@ from benchmarks.asking import Asking
 from benchmarks.contender import ROOT, BenchmarkError
 from benchmarks.contenders import Paidonce, Peer, TunedPeer, TwoProcesses
 from benchmarks.databases import Databases, open_databases
+from benchmarks.flooded import Flooded
 from benchmarks.floor import Floor
 from benchmarks.growth.rounds import Plan as GrowthPlan
 from benchmarks.growth.run import grow
@@ -29,6 +30,7 @@ from benchmarks.report import (
     PEER,
     PICTURE,
     draw_results,
+    flood_table,
     orders_table,
     results_parts,
     results_table,
@@ -37,7 +39,16 @@ from benchmarks.report import (
 from benchmarks.rounds import Measurement, Plan, measure, prepare
 from benchmarks.terminal import open_console
 
-CONTENDERS = (Peer(), TunedPeer(), Paidonce(), Asking(), TwoProcesses(), Queued(), Floor())
+CONTENDERS = (
+    Peer(),
+    TunedPeer(),
+    Paidonce(),
+    Asking(),
+    Flooded(),
+    TwoProcesses(),
+    Queued(),
+    Floor(),
+)
 DOCS = ROOT / "docs"
 MAX_ROUNDS = 100
 ROUNDS = 3
@@ -82,6 +93,8 @@ async def compare(options: argparse.Namespace, console: Console, command: str) -
     console.print(results_table(lines))
     if any(line.orders for line in lines):
         console.print(orders_table(lines))
+    if any(line.flood for line in lines):
+        console.print(flood_table(lines))
     if options.write and {PEER, OURS} <= {line.contender for line in lines}:
         draw_results(DOCS / PICTURE, lines)
         parts = results_parts(lines, plan=plan, machine=machine, command=command)

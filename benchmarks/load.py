@@ -38,6 +38,19 @@ class OrdersPaid:
 
 
 @dataclass(frozen=True, slots=True)
+class Flood:
+    """Forged deliveries beside the load: for how long, and how often they got each answer."""
+
+    seconds: float
+    answers: dict[str, int]
+
+    @property
+    def sent(self) -> int:
+        """How many there were."""
+        return sum(self.answers.values())
+
+
+@dataclass(frozen=True, slots=True)
 class LoadResult:
     """What was seen from outside. The first six are of the measured time and of answers 200."""
 
@@ -51,6 +64,7 @@ class LoadResult:
     lost: int
     drain_s: float = 0.0  # how long after the measured time the last event was applied
     orders: OrdersPaid | None = None
+    flood: Flood | None = None
 
     @property
     def accepted(self) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from benchmarks.load import OrdersPaid
+from benchmarks.load import Flood, OrdersPaid
 from benchmarks.markdown import markdown_list, markdown_table
 from benchmarks.plot import Panel, Series, draw_panels
 from benchmarks.portone_orders import ORDERS_PER_S
@@ -56,6 +56,14 @@ ORDER_LEGEND = (
     "sent in the measured time; ×: events applied of the load itself, and their p99, as multiples "
     "of Paidonce's without such orders"
 )
+FLOOD_COLUMNS = ("conns", "forged/s", "401", "429", "403", "other", "load ×", "load p99 ×")
+FLOOD_LEGEND = (
+    "Forgeries beside the load: one client, from another address, sends deliveries with a wrong "
+    "signature as fast as it can, on eight connections, with the usual limits. forged/s: what it "
+    "sent; 401, 429, 403: refused for the signature, for its rate, banned; ×: events applied of "
+    "the honest load, and their p99, as multiples of Paidonce's without the flood. The forger "
+    "shares the cores with all others"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,7 @@ class Line:
     fastest_per_s: float
     ratio_to_peer: float | None
     orders: OrdersPaid | None
+    flood: Flood | None
 
     def cells(self) -> list[str]:
         """The row as text, in the order of COLUMNS."""
@@ -120,7 +129,8 @@ def _lines_at(plan: Plan, connections: int, own: list[Measurement]) -> Iterator[
                 min(rates),
                 max(rates),
                 ratio,
-                repeated[0].orders,  # who has them is measured once
+                repeated[0].orders,  # who has these is measured once
+                repeated[0].flood,
             )
 
 
@@ -138,6 +148,14 @@ def orders_table(lines: Sequence[Line]) -> Table:
     """What became of the orders that were paid beside the load; no rows if there were none."""
     table = terminal_table(ORDER_COLUMNS, texts=(), caption=ORDER_LEGEND)
     for cells in _order_rows(lines):
+        table.add_row(*cells)
+    return table
+
+
+def flood_table(lines: Sequence[Line]) -> Table:
+    """What became of forged deliveries beside the load; no rows if there were none."""
+    table = terminal_table(FLOOD_COLUMNS, texts=(), caption=FLOOD_LEGEND)
+    for cells in _flood_rows(lines):
         table.add_row(*cells)
     return table
 
@@ -162,6 +180,9 @@ def results_parts(
     if orders := list(_order_rows(lines)):
         yield markdown_table(ORDER_COLUMNS, orders, texts=())
         yield f"{ORDER_LEGEND}."
+    if floods := list(_flood_rows(lines)):
+        yield markdown_table(FLOOD_COLUMNS, floods, texts=())
+        yield f"{FLOOD_LEGEND}."
     yield markdown_list(machine)
 
 
@@ -204,19 +225,43 @@ def _comparisons(lines: Sequence[Line]) -> Iterator[str]:
 
 def _order_rows(lines: Sequence[Line]) -> Iterator[list[str]]:
     """The rows of those that had orders beside the load, in the order of ORDER_COLUMNS."""
-    ours = {line.connections: line.figures for line in lines if line.contender == OURS}
     for line in lines:
         if line.orders is not None:
-            alone = ours.get(line.connections)
             yield [
                 str(line.connections),
                 f"{line.orders.sent:,}",
                 f"{line.orders.paid:,}",
                 f"{line.orders.p50_ms:,.0f}",
                 f"{line.orders.p99_ms:,.0f}",
-                f"{line.figures.applied_per_s / alone.applied_per_s:.2f}" if alone else "",
-                f"{line.figures.p99_ms / alone.p99_ms:.2f}" if alone else "",
+                *_beside_ours(lines, line),
             ]
+
+
+def _flood_rows(lines: Sequence[Line]) -> Iterator[list[str]]:
+    """The rows of those that were flooded, in the order of FLOOD_COLUMNS."""
+    for line in lines:
+        if line.flood is not None:
+            answers = line.flood.answers
+            named = [answers.get(code, 0) for code in FLOOD_COLUMNS[2:5]]
+            yield [
+                str(line.connections),
+                f"{line.flood.sent / line.flood.seconds:,.0f}",
+                *(f"{number:,}" for number in named),
+                f"{line.flood.sent - sum(named):,}",
+                *_beside_ours(lines, line),
+            ]
+
+
+def _beside_ours(lines: Sequence[Line], line: Line) -> list[str]:
+    """Applied events and p99 of a line as multiples of Paidonce's at as many connections."""
+    for one in lines:
+        if one.contender == OURS and one.connections == line.connections:
+            alone = one.figures
+            return [
+                f"{line.figures.applied_per_s / alone.applied_per_s:.2f}",
+                f"{line.figures.p99_ms / alone.p99_ms:.2f}",
+            ]
+    return ["", ""]
 
 
 def _exceptions(plan: Plan) -> str:

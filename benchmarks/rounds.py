@@ -8,7 +8,7 @@ from statistics import median
 
 from benchmarks.contender import BenchmarkError, Contender, Load, tail_of
 from benchmarks.databases import Databases
-from benchmarks.load import LoadResult, OrdersPaid
+from benchmarks.load import Flood, LoadResult, OrdersPaid
 from benchmarks.meter import Meter, Usage
 from benchmarks.quiet import wait_for_quiet
 
@@ -45,6 +45,7 @@ class Measurement:
     trial: Trial
     figures: Figures
     orders: OrdersPaid | None = None
+    flood: Flood | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ async def measure(plan: Plan, trial: Trial, databases: Databases, work_dir: Path
             error.add_note(f"The end of its output:\n{output}")
         raise
     await databases.drop(name)
-    return Measurement(trial, figures_of(result, meter.usage()), result.orders)
+    return Measurement(trial, figures_of(result, meter.usage()), result.orders, result.flood)
 
 
 def check_honesty(trial: Trial, result: LoadResult, applied: int) -> None:
