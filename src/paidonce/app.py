@@ -160,6 +160,8 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
             stack.push_async_callback(group.stop)
         operations = Operations(database, rules)
         intake = Intake(group, Approver(database), sources, settings.server.mode == "queued")
+        if Role.WEB in roles:
+            await stack.enter_async_context(_in_background(intake.dropped.run(database)))
         edge, asgi = _doors(settings, operations, group if Role.WEB in roles else None, intake)
 
         def finish() -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import aiohttp
 import orjson
@@ -66,7 +66,19 @@ def tally(answers: list[Answer]) -> dict[str, int]:
 
 def as_json(values: Any) -> str:
     """For programs."""
-    return orjson.dumps(values, option=orjson.OPT_INDENT_2).decode()
+    return orjson.dumps(values, default=_plain, option=orjson.OPT_INDENT_2).decode()
+
+
+def as_line(value: Any) -> str:
+    """For programs that read line by line."""
+    return orjson.dumps(value, default=_plain).decode()
+
+
+def _plain(value: Any) -> str:
+    """An id as the driver gives it is one of a kind of its own."""
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 async def _post(

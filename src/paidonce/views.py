@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 from uuid import UUID
 
@@ -79,8 +79,8 @@ class OrderPaymentView:
 
 
 @dataclass(frozen=True, slots=True)
-class OrderView:
-    """An order, and all that was paid for it."""
+class OrderSummary:
+    """An order."""
 
     id: UUID
     reference: str
@@ -102,6 +102,12 @@ class OrderView:
     transaction_id: str | None
     created_at: datetime
     updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class OrderView(OrderSummary):
+    """An order, and all that was paid for it."""
+
     payments: list[OrderPaymentView]
 
 
@@ -176,6 +182,48 @@ class EventDetail(EventView):
     trail: list[TrailItem]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How many deliveries were received, duplicates and refused ones too, and what became of them.
+
+    `succeeded` are events that ended PROCESSED or IGNORED, `failed` those that ended FAILED_FINAL
+    or DEAD_LETTER, with conflicts and refused deliveries; `waiting` are neither yet. `success_rate`
+    is succeeded / (succeeded + failed), and 1 while nothing has ended.
+    """
+
+    received: int
+    duplicates: int
+    waiting: int
+    succeeded: int
+    failed: int
+    success_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountsOfSource(Counts):
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountsOfMethod(Counts):
+    signature_method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountsOfDay(Counts):
+    day: date
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics(Counts):
+    """The counts of some days, and of each group of them. A day is one of UTC, that of arrival."""
+
+    days: int
+    by_source: list[CountsOfSource]
+    by_signature_method: list[CountsOfMethod]
+    by_day: list[CountsOfDay]
+
+
 @dataclass(frozen=True, slots=True)
 class KeyView:
     id: UUID
@@ -220,10 +268,18 @@ def payment_view(row: Mapping[str, Any]) -> PaymentView:
 
 
 def order_view(row: Mapping[str, Any], payments: Iterable[PaymentView]) -> OrderView:
-    fields = {name: row[name] for name in row.keys() & OrderView.__slots__}
+    return OrderView(**_order_fields(row), payments=[_order_payment(one) for one in payments])
+
+
+def order_summary(row: Mapping[str, Any]) -> OrderSummary:
+    return OrderSummary(**_order_fields(row))
+
+
+def _order_fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {name: row[name] for name in row.keys() & OrderSummary.__slots__}
     fields["amount"] = format_minor(row["amount_minor"], row["currency"])
     fields["kind"], fields["status"] = Kind(row["kind"]), OrderStatus(row["status"])
-    return OrderView(**fields, payments=[_order_payment(one) for one in payments])
+    return fields
 
 
 def _order_payment(payment: PaymentView) -> OrderPaymentView:

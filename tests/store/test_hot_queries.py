@@ -205,7 +205,9 @@ async def explained_sql(
     call = f"EXECUTE {name} {with_values}"
     for _ in range(warm):
         await connection.execute(call)
-    text = await connection.fetchval(f"EXPLAIN ({'ANALYZE, ' if run else ''}FORMAT JSON) {call}")
+    text = await connection.fetchval(
+        f"EXPLAIN ({'ANALYZE, ' if run else ''}BUFFERS, FORMAT JSON) {call}"
+    )
     return list(_nodes(json.loads(text)[0]["Plan"]))
 
 
@@ -534,91 +536,6 @@ async def test_what_a_new_user_paid_for_is_found_by_an_index(pooled: Connection)
     nodes = await explained(pooled, query, warm=6, **values)
     assert_no_table_is_read_through(nodes)
     assert_few_rows_are_touched(nodes, 5)
-
-
-EVENTS: Final[dict[str, Any]] = {
-    "first_id": FIRST_ID,
-    "last_id": LAST_ID,
-    "source": None,
-    "status": None,
-    "error_code": None,
-    "order_reference": None,
-    "payments": None,
-    "limit": 50,
-}
-
-
-@pytest.mark.parametrize(
-    "filters",
-    [
-        {},
-        {"last_id": first_id_at(NOW)},
-        {"payments": ["p-7"]},
-        {"payments": ["p-19999"]},
-        {"status": "VALIDATED"},
-        {"order_reference": "o-1"},
-    ],
-    ids=["newest", "page", "old payment", "new payment", "status", "order"],
-)
-async def test_listing_events_reads_about_a_page(
-    pooled: Connection, filters: dict[str, Any]
-) -> None:
-    """DAT-2 OPS-2: with filters too, and after a plan was cached."""
-    nodes = await explained(pooled, listings.QUERIES["events"], warm=6, **(EVENTS | filters))
-    assert "Seq Scan" not in {node["Node Type"] for node in nodes if _table(node) in LARGE}
-    assert_few_rows_are_touched(nodes, 500)
-
-
-PAYMENTS: Final[dict[str, Any]] = {
-    "before": None,
-    "payment_id": None,
-    "source": None,
-    "status": None,
-    "applied": None,
-    "email_key": None,
-    "order_reference": None,
-    "review": None,
-    "limit": 50,
-}
-
-
-@pytest.mark.parametrize(
-    "filters",
-    [
-        {},
-        {"before": UUID(int=9_000)},
-        {"payment_id": UUID(int=9_000)},
-        {"applied": False},
-        {"order_reference": "o-1"},
-    ],
-    ids=["newest", "page", "one", "not applied", "order"],
-)
-async def test_listing_payments_reads_about_a_page(
-    pooled: Connection, filters: dict[str, Any]
-) -> None:
-    """DAT-2 PAY-8: money that was not applied is found however much was."""
-    nodes = await explained(pooled, listings.QUERIES["payments"], warm=6, **(PAYMENTS | filters))
-    assert "Seq Scan" not in {node["Node Type"] for node in nodes if _table(node) in LARGE}
-    assert_few_rows_are_touched(nodes, 500)
-
-
-@pytest.mark.parametrize("filters", [{}, {"payments": ["p-7"]}, {"status": "VALIDATED"}], ids=str)
-async def test_listing_events_with_pinned_plans_scans_no_table(
-    pinned: Connection, filters: dict[str, Any]
-) -> None:
-    """DAT-2"""
-    nodes = await explained(pinned, listings.QUERIES["events"], **(EVENTS | filters))
-    assert_no_table_is_read_through(nodes)
-
-
-@pytest.mark.parametrize("name", ["backlog", "unapplied_money", "to_review"])
-async def test_what_is_asked_at_each_scrape_reads_only_what_waits(
-    pooled: Connection, name: str
-) -> None:
-    """DAT-2 OBS-2"""
-    nodes = await explained(pooled, listings.QUERIES[name], warm=6)
-    assert "Seq Scan" not in {node["Node Type"] for node in nodes if _table(node) in LARGE}
-    assert_few_rows_are_touched(nodes, 5 * UNUSUAL)
 
 
 PAGE: Final = 100

@@ -16,6 +16,7 @@ from paidonce.engine.group import Group
 from paidonce.engine.intake import MAX_EVIDENCE_PER_ADDRESS, Intake
 from paidonce.engine.items import Request, Result, Verdict
 from paidonce.errors import InvalidSignatureError, MalformedError, RefusedError
+from paidonce.operations import Operations
 from paidonce.providers.contract import Delivery
 from tests.store.batches import Plain, Stage
 
@@ -67,6 +68,22 @@ async def test_a_flood_of_forgeries_leaves_bounded_evidence(
     answers = await asyncio.gather(*flood, return_exceptions=True)
     assert {type(answer) for answer in answers} == {InvalidSignatureError}
     assert await shop.number("webhook_events") == MAX_EVIDENCE_PER_ADDRESS
+
+
+async def test_what_is_dropped_of_a_flood_is_counted_all_the_same(
+    shop: Stage, door: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OPS-1 SEC-5: received and failed, in one row every few seconds."""
+    monkeypatch.setattr(intake, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    body = shop.paid("p").delivery.body
+    flood = [deliver(door, body, "wrong") for _ in range(MAX_EVIDENCE_PER_ADDRESS + 20)]
+    await asyncio.gather(*flood, return_exceptions=True)
+    rows = await shop.number("event_count_deltas")
+    await door.dropped.write_once(shop.database)
+    await door.dropped.write_once(shop.database)
+    assert await shop.number("event_count_deltas") == rows + 1
+    told = await Operations(shop.database, shop.rules).statistics()
+    assert (told.received, told.failed) == (len(flood), len(flood))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from paidonce.store import due, keys, listings, people, schema, settlement
+from paidonce.store import (
+    due,
+    keys,
+    listings,
+    people,
+    schema,
+    settlement,
+    statistics,
+)
 from paidonce.store.db import Database
 from paidonce.store.queries import load_queries
 
@@ -57,7 +65,7 @@ async def test_a_missing_or_surplus_parameter_is_an_error(database: Database, mo
             await first.rows(connection, one=1, tow=2)
 
 
-@pytest.mark.parametrize("module", [due, keys, listings, people, schema, settlement])
+@pytest.mark.parametrize("module", [due, keys, listings, people, schema, settlement, statistics])
 async def test_every_query_of_ours_is_one_that_postgresql_understands(
     database: Database, module: object
 ) -> None:

@@ -511,6 +511,7 @@ class Broken:
     """A task that fails."""
 
     name = "broken"
+    period_s = 3600.0
 
     async def run_once(self, connection: Connection, now: datetime) -> bool:
         await connection.execute("SELECT 1 / 0")
@@ -519,6 +520,8 @@ class Broken:
 
 class Counting:
     """A task that says when it runs, and waits for leave to end."""
+
+    period_s = 3600.0
 
     def __init__(self, name: str = "counting") -> None:
         self.name = name

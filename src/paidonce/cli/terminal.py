@@ -1,7 +1,11 @@
 """What every command shares: its settings, its two consoles, its way to run."""
 
+import getpass
+import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import redirect_stdout
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -16,7 +20,7 @@ from paidonce.errors import ConfigurationError, PaidonceError
 from paidonce.settings import Settings
 
 if TYPE_CHECKING:
-    from paidonce.operations import Operations
+    from paidonce.operations import Actor, Operations
 
 T = TypeVar("T")
 
@@ -36,7 +40,10 @@ def chosen_settings(config: Path | None, **server: Any) -> tuple[Settings, bool]
 
 
 def operate(config: Path | None, verb: "Callable[[Operations], Awaitable[T]]") -> T:
-    """Ask for something, or do it, as an operator on this machine."""
+    """Ask for something, or do it, as an operator on this machine.
+
+    What is logged meanwhile goes beside the answer, which has standard output for itself.
+    """
     from paidonce.app import opened_operations
 
     settings, _ = chosen_settings(config)
@@ -45,7 +52,8 @@ def operate(config: Path | None, verb: "Callable[[Operations], Awaitable[T]]") -
         async with opened_operations(settings) as operations:
             return await verb(operations)
 
-    answer: T = run(within())
+    with redirect_stdout(sys.stderr):
+        answer: T = run(within())
     return answer
 
 
@@ -58,6 +66,38 @@ def show(values: Any, columns: Mapping[str, Callable[[Any], object]], as_json: b
     for value in values:
         table.add_row(*_cells(cell(value) for cell in columns.values()))
     shown.print(table)
+
+
+def show_one(value: Any, as_json: bool) -> None:
+    """What one thing is, field by field."""
+    if as_json:
+        typer.echo(sender.as_json(value))
+        return
+    table = Table(show_header=False)
+    for field in fields(value):
+        content = getattr(value, field.name)
+        if not isinstance(content, list):
+            table.add_row(field.name, *_cells([content]))
+    shown.print(table)
+
+
+def line_of(value: Any, columns: Mapping[str, Callable[[Any], object]], as_json: bool) -> str:
+    """One thing in one line."""
+    if as_json:
+        return sender.as_line(value)
+    cells = (cell(value) for cell in columns.values())
+    return "  ".join("-" if one is None else str(one) for one in cells)
+
+
+def operator() -> "Actor":
+    """Whoever types, as the audit log names him. Who can reach the database may do everything."""
+    from paidonce.operations import Actor, Scope
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return Actor(f"cli:{user}", Scope.ADMIN)
 
 
 def _cells(values: Iterable[object]) -> list[Text]:

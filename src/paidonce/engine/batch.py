@@ -32,6 +32,7 @@ from paidonce.domain.orders import Order
 from paidonce.domain.payments import Payment
 from paidonce.domain.state import Applied, Decision, State
 from paidonce.domain.subscriptions import Subscription
+from paidonce.domain.tally import Tally
 from paidonce.domain.wallets import Wallet
 from paidonce.engine.items import (
     MAX_MESSAGE,
@@ -44,6 +45,7 @@ from paidonce.engine.items import (
     Verdict,
     Waiting,
     linked_as,
+    tally_key,
 )
 from paidonce.engine.names import waiting_digest
 from paidonce.engine.retry import WAITS_FOR_OTHERS
@@ -81,6 +83,7 @@ class Batch:
         self._first_of_key: dict[KeyName, KnownKey] = dict(loaded.keys)
         self._busy_keys: set[KeyName] = set()
         self._changes = Changes()
+        self._tally = Tally()
         self._payments: dict[PaymentId, Payment] = {}
         self._subscriptions: dict[SubscriptionId, Subscription] = {}
         self._orders: dict[str, Order] = {}
@@ -115,6 +118,7 @@ class Batch:
                 self._touch_order(reference)
         changes.subscriptions += self._subscriptions.values()
         changes.wallets += self._wallets.values()
+        changes.counts += self._tally.rows()
         return changes
 
     def _touch_order(self, reference: str | None) -> None:
@@ -138,6 +142,7 @@ class Batch:
         self._first_of_key[name] = key
         self._changes.keys.append((name, key))
         self._changes.events.append(event_row(item, outcome, tried.attempts, self._now))
+        self._tally.received(tally_key(item), outcome.status, is_delivery=item.is_delivery)
         if outcome.status not in _HAPPY:
             self._audit_attempt(item.event_id, outcome, tried.attempts)
         self._schedule(item, outcome, decision.awaits, tried)
@@ -150,11 +155,14 @@ class Batch:
             if item.key in self._loaded.keys:
                 self._changes.redelivered.append(known.event_id)
             self._audit(known.event_id, "event_deduped", request_id=item.request.id)
+            if item.is_delivery:
+                self._tally.repeated(tally_key(item))
             return Verdict(item, Result.DUPLICATE, known.event_id)
         message = f"contradicts event {known.event_id}, which has the same key"
         outcome = Outcome(EventStatus.FAILED_FINAL, Code.PAYLOAD_CONFLICT, message)
         row = event_row(item, outcome, 0, self._now, conflicts_with=known.event_id)
         self._changes.events.append(row)
+        self._tally.received(tally_key(item), outcome.status, is_delivery=item.is_delivery)
         self._audit(known.event_id, "conflict_detected", False, evidence=str(item.event_id))
         return Verdict(item, Result.CONFLICT, item.event_id, outcome)
 
@@ -162,6 +170,7 @@ class Batch:
         message = str(item.refusal)[:MAX_MESSAGE]
         outcome = Outcome(EventStatus.FAILED_FINAL, Code(item.refusal.code), message)
         self._changes.events.append(event_row(item, outcome, 0, self._now))
+        self._tally.received(tally_key(item), outcome.status)
         return Verdict(item, Result.FAILED_FINAL, item.event_id, outcome)
 
     def _judge_waiting(self, item: Waiting) -> Verdict:
@@ -174,6 +183,7 @@ class Batch:
         outcome = self._given_up(decision.outcome, tried)
         row = finished_row(item.event_id, outcome, tried.attempts, self._now)
         self._changes.finished.append(row)
+        self._tally.moved(tally_key(item), item.status, outcome.status)
         if tried.attempts > 1 or outcome.status not in _HAPPY:
             self._audit_attempt(item.event_id, outcome, tried.attempts)
         self._schedule(item, outcome, decision.awaits, tried)

@@ -16,6 +16,7 @@ from paidonce.domain.events import DEFERRED, EventId, PaymentEvent
 from paidonce.engine.confirming import Approver
 from paidonce.engine.group import Group
 from paidonce.engine.items import Incoming, Refused, Request, Result, Source, Verdict
+from paidonce.engine.statistics import Dropped
 from paidonce.errors import (
     DatabaseAwayError,
     IntakeFullError,
@@ -51,6 +52,7 @@ class Intake:
         self._preset = DEFERRED if is_queued else None
         self._evidence = EvidenceLimit()
         self._stale = StaleLimit()
+        self.dropped = Dropped()
         self.sources = sources
 
     async def receive(
@@ -110,12 +112,20 @@ class Intake:
         if not refused.signature_valid:
             telemetry.INVALID_SIGNATURES.labels(provider).inc()
             if not self._evidence.allows(refused.request.remote_address or ""):
-                telemetry.EVIDENCE_DROPPED.labels(provider).inc()
+                self._drop(refused)
                 return
         try:
-            await self._group.submit(refused)
+            verdict = await self._group.submit(refused)
         except (DatabaseAwayError, IntakeFullError):
-            telemetry.EVIDENCE_DROPPED.labels(provider).inc()
+            self._drop(refused)
+        else:
+            if verdict.event_id is None:  # the database would not have it
+                self._drop(refused)
+
+    def _drop(self, refused: Refused) -> None:
+        """Nothing is kept of it but that it came."""
+        telemetry.EVIDENCE_DROPPED.labels(refused.source.provider.name).inc()
+        self.dropped.count(refused)
 
     async def _keep_stale(self, refused: Refused) -> None:
         """Keep what is authentic but late: it may be money. Once, however often it comes (PRV-8).
@@ -126,7 +136,7 @@ class Intake:
         telemetry.STALE.labels(provider).inc()
         digest = _stale_digest(refused)
         if not self._stale.allows(digest):
-            telemetry.EVIDENCE_DROPPED.labels(provider).inc()
+            self._drop(refused)
             return
         askable = _askable(refused, digest)
         try:
@@ -167,13 +177,14 @@ def _askable(refused: Refused, digest: bytes) -> Incoming | None:
 
 
 def _renamed(item: Incoming, key: str) -> Incoming:
-    """The same delivery as another event, which uses up no nonce."""
+    """The same delivery as another event, which uses up no nonce and is counted as none."""
     return replace(
         item,
         event_id=EventId(uuid7()),
         identity=replace(item.identity, key=key, nonce=None),
         key=(item.source.id, key_digest(key)),
         preset=DEFERRED,
+        is_delivery=False,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from paidonce.domain.events import (
     EventId,
+    EventStatus,
     Ignored,
     Outcome,
     PaymentEvent,
@@ -19,6 +20,7 @@ from paidonce.domain.orders import Kind
 from paidonce.domain.payments import Payment
 from paidonce.domain.plans import PlanBook
 from paidonce.domain.state import Decision
+from paidonce.domain.tally import TallyKey
 from paidonce.engine.handlers import NO_HANDLERS, Handlers, Held
 from paidonce.engine.retry import RetryPolicy
 from paidonce.errors import ConflictError, RefusedError
@@ -75,6 +77,7 @@ class Incoming:
     key: KeyName
     event: PaymentEvent | Ignored | Thin
     preset: Outcome | None = None  # decided before settling: stored for later, or poisoned
+    is_delivery: bool = True  # else a further event of a delivery that is counted already
 
     @property
     def lane(self) -> Lane:
@@ -110,6 +113,8 @@ class Waiting:
     faults: int  # how many of these failed for a fault of ours
     waits_on: bytes | None
     lane: Lane
+    status: EventStatus  # before it is settled now
+    signature_method: str
     preset: Outcome | None = None
     held: Held | None = None  # why its handlers do not let it have an effect now
 
@@ -157,6 +162,14 @@ def linked_as(payment: Payment, link: Link) -> Payment:
 
 
 Item = Incoming | Refused | Waiting | Revisit
+
+
+def tally_key(item: Incoming | Refused | Waiting) -> TallyKey:
+    """Under what the statistics count it. Times of arrival are in UTC."""
+    if isinstance(item, Waiting):
+        return item.received_at.date(), item.source.id, item.signature_method
+    method = item.source.provider.signature_method(item.delivery)
+    return item.delivery.received_at.date(), item.source.id, method
 
 
 class Result(StrEnum):

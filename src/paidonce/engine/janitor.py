@@ -1,11 +1,13 @@
 """Keeps the house in order: runs each task now and then, in one process at a time."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from paidonce.engine.retention import OldMonths, Sweep, sweeps
+from paidonce.engine.retention import HOURLY_S, OldMonths, Sweep, sweeps
+from paidonce.engine.statistics import Folding
 from paidonce.settings import RetentionSettings
 from paidonce.store.db import Database
 from paidonce.store.locks import held_by_us
@@ -16,7 +18,6 @@ from paidonce.telemetry import logger
 log = logger(__name__)
 
 FIRST_PAUSE_S: Final = 10.0
-PAUSE_S: Final = 3600.0
 PAUSE_WHILE_MORE_S: Final = 1.0
 
 
@@ -25,6 +26,11 @@ class Task(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def period_s(self) -> float:
+        """How long to wait until it is done again, unless there was more to do."""
+        ...
 
     async def run_once(self, connection: Connection, now: datetime) -> bool:
         """Do a bounded part of it; returns whether there is more to do at once."""
@@ -44,12 +50,16 @@ class Janitor:
         self._tasks = usual_tasks(retention) if tasks is None else tasks
 
     async def run(self) -> None:
-        """Work until cancelled."""
-        pause_s = FIRST_PAUSE_S
+        """Work until cancelled: one task after the other, each in its own time."""
+        begun_s = time.monotonic()
+        due_s = {task.name: begun_s + FIRST_PAUSE_S for task in self._tasks}
         while True:
-            await asyncio.sleep(pause_s)
-            has_more = await self.run_once(datetime.now(UTC))
-            pause_s = PAUSE_WHILE_MORE_S if has_more else PAUSE_S
+            await asyncio.sleep(max(min(due_s.values()) - time.monotonic(), 0.0))
+            for task in self._tasks:
+                if due_s[task.name] <= time.monotonic():
+                    has_more = await self._run_task(task, datetime.now(UTC))
+                    pause_s = PAUSE_WHILE_MORE_S if has_more else task.period_s
+                    due_s[task.name] = time.monotonic() + pause_s
 
     async def run_once(self, now: datetime) -> bool:
         """Run every task that no other process is at; returns whether one has more to do.
@@ -76,6 +86,7 @@ class Partitions:
     """The months ahead have their partitions before they begin."""
 
     name = "partitions"
+    period_s = HOURLY_S
 
     async def run_once(self, connection: Connection, now: datetime) -> bool:
         made = await ensure_partitions(connection, now)
@@ -88,4 +99,4 @@ def usual_tasks(retention: RetentionSettings) -> list[Task]:
     """All that a running system needs, the most important first."""
     months = OldMonths(retention.payloads_days, is_dropped=retention.old_months == "drop")
     rows: list[Sweep] = sweeps(retention)
-    return [Partitions(), months, *rows]
+    return [Partitions(), Folding(), months, *rows]

@@ -23,6 +23,7 @@ PAGE_ROWS: Final = 1_000
 PAGE_BLOCKS: Final = 128
 MAX_PAGES: Final = 100
 MAX_MONTHS: Final = 12
+HOURLY_S: Final = 3600.0
 
 
 @dataclass(slots=True)
@@ -35,6 +36,7 @@ class OldMonths:
     days: int
     is_dropped: bool
     name: str = "old months"
+    period_s: float = HOURLY_S
 
     async def run_once(self, connection: Connection, now: datetime) -> bool:
         """Take out some of them; returns whether there are more."""
@@ -87,6 +89,7 @@ class Sweep:
     """From a time to what the statement compares with."""
     start: object = 0
     page: int = PAGE_ROWS
+    period_s: float = HOURLY_S
     _after: object = field(init=False)
 
     def __post_init__(self) -> None:

@@ -75,5 +75,7 @@ def _waiting(
         faults=claimed.faults,
         waits_on=claimed.waits_on,
         lane=lane,
+        status=claimed.status,
+        signature_method=claimed.signature_method,
         preset=preset,
     )

@@ -2,11 +2,15 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Generic, TypeVar
+from uuid import UUID
 
 from paidonce.engine.items import Rules
 from paidonce.engine.linking import Linker
 from paidonce.store.db import Database
+from paidonce.store.listings import LAST_ID
+
+T = TypeVar("T")
 
 MAX_PAGE: Final = 500
 
@@ -29,6 +33,23 @@ class Actor:
 
     name: str
     scope: Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[T]):
+    """A page of what was searched for.
+
+    `next_cursor` asks for what follows; None at the end. While it is not None, a page may be short
+    or empty: so many rows were looked at, and few of them matched.
+    """
+
+    items: list[T]
+    next_cursor: UUID | None = None
+
+
+def below(cursor: UUID | None) -> UUID:
+    """The largest id that may follow a page."""
+    return LAST_ID if cursor is None else UUID(int=max(cursor.int - 1, 0))
 
 
 class Desk:

@@ -1,6 +1,6 @@
 """Events with their trail, and what waits."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -8,8 +8,8 @@ from uuid import UUID
 import orjson
 
 from paidonce.errors import NotFoundError
-from paidonce.operations.desk import Desk
-from paidonce.store import listings
+from paidonce.operations.desk import Desk, Found, below
+from paidonce.store import event_search, listings
 from paidonce.views import (
     EventDetail,
     EventView,
@@ -31,33 +31,46 @@ class EventVerbs(Desk):
         since: datetime | None = None,
         until: datetime | None = None,
         **filters: Any,
-    ) -> list[EventView]:
-        """A page of events, the newest first."""
-        last = min(
-            listings.LAST_ID if cursor is None else UUID(int=max(cursor.int - 1, 0)),
-            listings.LAST_ID if until is None else listings.first_id_at(until),
-        )
+    ) -> Found[EventView]:
+        """A page of events, the newest first.
+
+        The filters are those of `store.event_search`. Without a filter that finds few, a page may
+        be short; see Found.
+        """
+        last = listings.LAST_ID if until is None else listings.first_id_at(until)
         first = listings.FIRST_ID if since is None else listings.first_id_at(since)
         async with self._database.connection() as connection:
-            rows = await listings.events(
-                connection, limit=limit, first_id=first, last_id=last, **filters
+            page = await event_search.search(
+                connection,
+                limit=limit,
+                first_id=first,
+                last_id=min(below(cursor), last),
+                **filters,
             )
-        return [event_view(row) for row in rows]
+        return Found([event_view(row) for row in page.rows], page.next)
+
+    async def deliveries(
+        self, events: Sequence[EventView]
+    ) -> list[tuple[EventView, dict[str, str], bytes]]:
+        """The events with the headers that were kept of them, and their bytes."""
+        async with self._database.connection() as connection:
+            found = await event_search.deliveries(connection, [one.id for one in events])
+        return [(one, *found[one.id]) for one in events if one.id in found]
 
     async def event(self, event_id: UUID) -> EventDetail:
         """One event and its whole trail. Raises NotFoundError."""
         async with self._database.connection() as connection:
-            rows = await listings.events(connection, limit=1, first_id=event_id, last_id=event_id)
-            if not rows:
+            row = await event_search.find(connection, event_id)
+            if row is None:
                 raise NotFoundError(f"there is no event {event_id}")
             audit = await listings.audit_of_event(connection, event_id)
         recorded = [
             TrailItem(row["at"], row["action"], row["success"], orjson.loads(row["details"]))
             for row in audit
         ]
-        trail = [*happy_trail(event_view(rows[0])), *recorded]
+        trail = [*happy_trail(event_view(row)), *recorded]
         by_time = sorted(trail, key=lambda item: item.at)
-        return EventDetail(**event_fields(rows[0]), trail=by_time)
+        return EventDetail(**event_fields(row), trail=by_time)
 
     async def backlog(self) -> list[Mapping[str, Any]]:
         """Events that wait, by status: number and age of the oldest."""

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import orjson
@@ -14,15 +15,17 @@ from paidonce.domain.events import SourceId, UserId, WalletId
 from paidonce.domain.money import Money, known_currency, money
 from paidonce.domain.orders import MAX_REFERENCE, Kind
 from paidonce.errors import InvalidMoneyError, InvalidRequestError, NotFoundError
-from paidonce.operations.desk import MAX_PAGE, Actor
+from paidonce.operations.desk import MAX_PAGE, Actor, Found, below
 from paidonce.operations.people import PeopleVerbs
-from paidonce.store import listings, orders, wallets
+from paidonce.store import orders, payment_search, wallets
 from paidonce.store.orders import NewOrder
 from paidonce.views import (
     BookingView,
+    OrderSummary,
     OrderView,
     WalletView,
     booking_view,
+    order_summary,
     order_view,
     payment_view,
     wallet_view,
@@ -75,10 +78,19 @@ class OrderVerbs(PeopleVerbs):
             row = await orders.find_order(connection, reference)
             if row is None:
                 raise NotFoundError(f"there is no order {reference}")
-            paid = await listings.payments(
-                connection, limit=MAX_PAGE, order_reference=row["reference"]
-            )
-        return order_view(dict(row), map(payment_view, paid))
+            paid = await payment_search.search(connection, limit=MAX_PAGE, order=reference)
+        return order_view(dict(row), map(payment_view, paid.rows))
+
+    async def orders(
+        self, *, limit: int, cursor: UUID | None = None, email: str | None = None, **filters: Any
+    ) -> Found[OrderSummary]:
+        """A page of orders, the newest first. The filters are user_id, status and kind."""
+        given = {name: value for name, value in filters.items() if value is not None}
+        if email is not None:
+            given["email"] = email_key(email)
+        async with self._database.connection() as connection:
+            page = await orders.ORDERS.page(connection, limit=limit, last_id=below(cursor), **given)
+        return Found([order_summary(row) for row in page.rows], page.next)
 
     async def booking(self, reference: str) -> BookingView:
         """Raises NotFoundError."""
@@ -98,6 +110,12 @@ class OrderVerbs(PeopleVerbs):
         async with self._database.transaction() as connection:
             row, is_new = await wallets.create_wallet(connection, uuid7(), owner, code)
         return wallet_view(dict(row)), is_new
+
+    async def wallets_of(self, owner: str) -> list[WalletView]:
+        """What an owner has, in each currency."""
+        async with self._database.connection() as connection:
+            rows = await wallets.wallets_of(connection, owner)
+        return [wallet_view(dict(row)) for row in rows]
 
     async def wallet(self, wallet_id: UUID) -> WalletView:
         """Raises NotFoundError."""

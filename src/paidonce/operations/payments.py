@@ -7,9 +7,9 @@ from paidonce.domain.email import email_key
 from paidonce.domain.events import PaymentId, UserId
 from paidonce.engine.items import Link
 from paidonce.errors import InvalidRequestError, NotFoundError
-from paidonce.operations.desk import Actor
+from paidonce.operations.desk import Actor, Found, below
 from paidonce.operations.orders import OrderVerbs
-from paidonce.store import listings
+from paidonce.store import payment_search
 from paidonce.views import PaymentView, payment_view
 
 
@@ -18,14 +18,14 @@ class PaymentVerbs(OrderVerbs):
 
     async def payments(
         self, *, limit: int, cursor: UUID | None = None, email: str | None = None, **filters: Any
-    ) -> list[PaymentView]:
-        """A page of payments, the newest first."""
+    ) -> Found[PaymentView]:
+        """A page of payments, the newest first. The filters are those of `store.payment_search`."""
         key = None if email is None else email_key(email)
         async with self._database.connection() as connection:
-            rows = await listings.payments(
-                connection, limit=limit, before=cursor, email_key=key, **filters
+            page = await payment_search.search(
+                connection, limit=limit, last_id=below(cursor), email=key, **filters
             )
-        return [payment_view(row) for row in rows]
+        return Found([payment_view(row) for row in page.rows], page.next)
 
     async def link_payment(
         self,
@@ -73,7 +73,7 @@ class PaymentVerbs(OrderVerbs):
     async def payment(self, payment_id: UUID) -> PaymentView:
         """Raises NotFoundError."""
         async with self._database.connection() as connection:
-            rows = await listings.payments(connection, limit=1, payment_id=payment_id)
-        if not rows:
+            row = await payment_search.find(connection, payment_id)
+        if row is None:
             raise NotFoundError(f"there is no payment {payment_id}")
-        return payment_view(rows[0])
+        return payment_view(row)

@@ -1,4 +1,4 @@
-"""What operators look at: payments, events with their trail, and what waits."""
+"""What operators look at: the trail of an event, and what waits."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -7,6 +7,7 @@ from uuid import UUID
 
 import orjson
 
+from paidonce.store.planning import read_in_order
 from paidonce.store.queries import Connection, load_queries
 
 QUERIES: Final = load_queries(__file__)
@@ -16,35 +17,9 @@ Row = Mapping[str, Any]
 FIRST_ID: Final = UUID(int=0)
 LAST_ID: Final = UUID(int=2**128 - 1)
 MAX_TRAIL: Final = 1_000
-
-
-async def payments(
-    connection: Connection,
-    *,
-    limit: int,
-    before: UUID | None = None,
-    payment_id: UUID | None = None,
-    source: str | None = None,
-    status: str | None = None,
-    applied: bool | None = None,
-    email_key: str | None = None,
-    order_reference: str | None = None,
-    review: str | None = None,
-) -> list[Row]:
-    """Payments that match every filter given, the newest first, after the one named `before`."""
-    rows = await QUERIES["payments"].rows(
-        connection,
-        before=before,
-        payment_id=payment_id,
-        source=source,
-        status=status,
-        applied=applied,
-        email_key=email_key,
-        order_reference=order_reference,
-        review=review,
-        limit=limit,
-    )
-    return [dict(row) for row in rows]
+MAX_COUNTED: Final = 100_000
+"""How many of one kind are counted at a scrape; where there are more, this is the number told."""
+MAX_REASONS: Final = 100
 
 
 async def unapplied_payments_of_email(
@@ -57,33 +32,6 @@ async def unapplied_payments_of_email(
     return [row["id"] for row in rows]
 
 
-async def events(
-    connection: Connection,
-    *,
-    limit: int,
-    first_id: UUID = FIRST_ID,
-    last_id: UUID = LAST_ID,
-    source: str | None = None,
-    status: str | None = None,
-    error_code: str | None = None,
-    order_reference: str | None = None,
-    payment: str | None = None,
-) -> list[Row]:
-    """Events that match every filter given, the newest first. Ids are in the order of arrival."""
-    rows = await QUERIES["events"].rows(
-        connection,
-        first_id=first_id,
-        last_id=last_id,
-        source=source,
-        status=status,
-        error_code=error_code,
-        order_reference=order_reference,
-        payments=await _external_ids(connection, payment),
-        limit=limit,
-    )
-    return [dict(row) for row in rows]
-
-
 async def audit_of_event(connection: Connection, event_id: UUID) -> list[Row]:
     """What was recorded of an event beyond its own columns, the oldest first."""
     rows = await QUERIES["audit_of_event"].rows(connection, event_id=event_id, limit=MAX_TRAIL)
@@ -92,17 +40,26 @@ async def audit_of_event(connection: Connection, event_id: UUID) -> list[Row]:
 
 async def backlog(connection: Connection) -> list[Row]:
     """How many events wait, by status, and since when."""
-    return [dict(row) for row in await QUERIES["backlog"].rows(connection)]
+    return await _measured(connection, "backlog", first_id=FIRST_ID, last_id=LAST_ID)
 
 
 async def unapplied_money(connection: Connection) -> list[Row]:
     """Money that was received and not applied, by currency and reason."""
-    return [dict(row) for row in await QUERIES["unapplied_money"].rows(connection)]
+    return await _measured(connection, "unapplied_money")
 
 
 async def to_review(connection: Connection) -> list[Row]:
     """What a person should look at, by reason: how many, and since when."""
-    return [dict(row) for row in await QUERIES["to_review"].rows(connection)]
+    return await _measured(
+        connection, "to_review", first_id=FIRST_ID, last_id=LAST_ID, max_reasons=MAX_REASONS
+    )
+
+
+async def _measured(connection: Connection, name: str, **values: object) -> list[Row]:
+    """What is asked again and again: the oldest of it, and no more than MAX_COUNTED."""
+    async with read_in_order(connection):
+        rows = await QUERIES[name].rows(connection, **values, max_counted=MAX_COUNTED)
+    return [dict(row) for row in rows]
 
 
 async def record_action(
@@ -127,18 +84,6 @@ async def record_action(
 def first_id_at(time: datetime) -> UUID:
     """The smallest id of an event that arrived in that millisecond."""
     return UUID(int=max(int(time.timestamp() * 1000), 0) << 80)
-
-
-async def _external_ids(connection: Connection, payment: str | None) -> list[str] | None:
-    """A payment is named by a gateway's id, or by ours, which stands for all of the gateway's."""
-    if payment is None:
-        return None
-    try:
-        payment_id = UUID(payment)
-    except ValueError:
-        return [payment]
-    rows = await QUERIES["ids_of_payment"].rows(connection, payment_id=payment_id)
-    return [payment, *(row["external_id"] for row in rows)]
 
 
 async def ping(connection: Connection) -> None:

@@ -13,8 +13,10 @@ from paidonce.domain.money import Money
 from paidonce.domain.orders import Kind
 from paidonce.errors import ConflictError, NotFoundError
 from paidonce.store.queries import Connection, load_queries
+from paidonce.store.searching import Search
 
 QUERIES: Final = load_queries(__file__)
+ORDERS: Final = Search(QUERIES["orders"], leading=("user_id", "email"), filters=("status", "kind"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ else:
 
 _BLOCK: Final = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z_]+)\b")
+_NUMBER: Final = re.compile(r"\$(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,21 @@ class Query:
     sql: str
     parameters: tuple[str, ...]
 
-    def without(self, mark: str) -> "Query":
-        """The same query without the lines that end in this mark, written `-- mark`."""
-        kept = [line for line in self.sql.splitlines() if not line.endswith(f"-- {mark}")]
-        return Query(f"{self.name}_without_{mark}", "\n".join(kept), self.parameters)
+    def without(self, *marks: str) -> "Query":
+        """The same query without the lines that end in one of these marks, written `-- mark`.
+
+        Parameters that stood only there are none any more.
+        """
+        ends = tuple(f"-- {mark}" for mark in marks)
+        lines = [line for line in self.sql.splitlines() if not line.endswith(ends)]
+        text = "\n".join(lines)
+        used = sorted({int(number) for number in _NUMBER.findall(text)})
+        numbers = {str(old): f"${new}" for new, old in enumerate(used, 1)}
+        return Query(
+            f"{self.name}_without_{'_'.join(marks)}",
+            _NUMBER.sub(lambda found: numbers[found[1]], text),
+            tuple(self.parameters[number - 1] for number in used),
+        )
 
     def on(self, table: str, instead_of: str) -> "Query":
         """The same query on another table of the same shape. The name must be one of ours."""

@@ -14,6 +14,7 @@ from paidonce.domain.orders import Order
 from paidonce.domain.payments import Payment
 from paidonce.domain.state import State
 from paidonce.domain.subscriptions import Subscription
+from paidonce.domain.tally import TallyRow
 from paidonce.domain.wallets import Wallet
 from paidonce.store.queries import Connection, Query, load_queries
 from paidonce.store.rows import (
@@ -89,8 +90,8 @@ class Loaded:
 class Changes:
     """The rows that a batch writes.
 
-    Events, messages, entries and what is due are in the order of the types `written_event` and so
-    on in the schema, the others in that of the columns named below.
+    Events, messages, entries, counts and what is due are in the order of the types `written_event`
+    and so on in the schema, the others in that of the columns named below.
     """
 
     keys: list[tuple[KeyName, KnownKey]] = field(default_factory=list)
@@ -106,6 +107,7 @@ class Changes:
     told: Counter[PaymentId] = field(default_factory=Counter)  # how many of them are of a payment
     finished: list[Row] = field(default_factory=list)
     due: list[Row] = field(default_factory=list)
+    counts: list[TallyRow] = field(default_factory=list)
     audit: list[Row] = field(default_factory=list)
     redelivered: list[EventId] = field(default_factory=list)
     wakes: list[bytes] = field(default_factory=list)
@@ -215,6 +217,7 @@ async def _write_common(connection: Connection, changes: Changes) -> None:
         "events": changes.events,
         "messages": changes.messages,
         "due": changes.due,
+        "counts": list(changes.counts),
     }
     expected = sum(map(len, rows.values()))
     if expected > 0:

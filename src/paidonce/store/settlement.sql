@@ -224,6 +224,12 @@ new_due AS (
     INSERT INTO due (run_at, event_id, attempt, waits_on, lane, source_id)
     SELECT * FROM unnest(:due::written_due_2[])
     RETURNING 1
+),
+new_counts AS (
+    INSERT INTO event_count_deltas (
+        day, source_id, signature_method, received, duplicates, waiting, succeeded, failed)
+    SELECT * FROM unnest(:counts::written_event_count[])
+    RETURNING 1
 )
 SELECT require_written(
     (SELECT count(*) FROM claimed_keys)
@@ -235,7 +241,8 @@ SELECT require_written(
     + (SELECT count(*) FROM changed_orders)
     + (SELECT count(*) FROM new_events)
     + (SELECT count(*) FROM new_messages)
-    + (SELECT count(*) FROM new_due), :expected);
+    + (SELECT count(*) FROM new_due)
+    + (SELECT count(*) FROM new_counts), :expected);
 
 -- name: write_refunds
 INSERT INTO refunds (source_id, refund_id, payment_id, amount_minor)

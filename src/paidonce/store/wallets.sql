@@ -9,6 +9,13 @@ SELECT id, owner, currency, balance_minor, reserved_minor, receivable_minor, cre
   FROM wallets
  WHERE owner = :owner AND currency = :currency;
 
+-- name: wallets_of
+SELECT id, owner, currency, balance_minor, reserved_minor, receivable_minor, created_at
+  FROM wallets
+ WHERE owner = :owner
+ ORDER BY currency
+ LIMIT :limit;
+
 -- name: wallet
 SELECT id, owner, currency, balance_minor, reserved_minor, receivable_minor, created_at
   FROM wallets

@@ -25,22 +25,29 @@ def add_to(api: FastAPI) -> None:
         payment: Text | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        test: bool | None = None,
         limit: Limit = 50,
         cursor: UUID | None = None,
     ) -> Page[EventView]:
-        """Events, the newest first; rejected and conflicting deliveries are events too."""
-        items = await verbs.events(
-            limit=limit + 1,
+        """Events, the newest first; rejected and conflicting deliveries are events too.
+
+        `payment` is a gateway's id or ours. So many events are looked at for a page that filters
+        which find few together may give a short or even empty one: go on with `next_cursor` until
+        it is null, or narrow the time with `since` and `until`.
+        """
+        found = await verbs.events(
+            limit=limit,
             cursor=cursor,
             since=since,
             until=until,
             source=source,
             status=status,
             error_code=error_code,
-            order_reference=order,
+            order=order,
             payment=payment,
+            test=test,
         )
-        return page(items, limit)
+        return page(found)
 
     @api.get("/api/v1/events/{event_id}", tags=["events"])
     async def get_event(event_id: UUID, verbs: Verbs, actor: Reader) -> EventDetail:

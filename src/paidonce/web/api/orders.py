@@ -3,13 +3,14 @@
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import FastAPI, Response, status
+from fastapi import FastAPI, Response
+from fastapi import status as http
 from pydantic import BaseModel, ConfigDict, Field
 
-from paidonce.domain.orders import Kind
+from paidonce.domain.orders import Kind, OrderStatus
 from paidonce.operations import OrderRequest
-from paidonce.views import BookingView, OrderView
-from paidonce.web.api.shapes import Reference, Text
+from paidonce.views import BookingView, OrderSummary, OrderView
+from paidonce.web.api.shapes import Limit, Page, Reference, Text, page
 from paidonce.web.auth import Operator, Reader, Verbs
 
 
@@ -36,7 +37,7 @@ class NewOrder(BaseModel):
 def add_to(api: FastAPI) -> None:
     """Add these calls."""
 
-    @api.post("/api/v1/orders", status_code=status.HTTP_201_CREATED, tags=["orders"])
+    @api.post("/api/v1/orders", status_code=http.HTTP_201_CREATED, tags=["orders"])
     async def create_order(
         body: NewOrder, verbs: Verbs, actor: Operator, answer: Response
     ) -> OrderView:
@@ -48,8 +49,25 @@ def add_to(api: FastAPI) -> None:
         asked = body.model_dump(exclude={"sources"})
         sources = None if body.sources is None else tuple(body.sources)
         order, is_new = await verbs.create_order(OrderRequest(**asked, sources=sources))
-        answer.status_code = status.HTTP_201_CREATED if is_new else status.HTTP_200_OK
+        answer.status_code = http.HTTP_201_CREATED if is_new else http.HTTP_200_OK
         return order
+
+    @api.get("/api/v1/orders", tags=["orders"])
+    async def list_orders(
+        verbs: Verbs,
+        actor: Reader,
+        status: OrderStatus | None = None,
+        kind: Kind | None = None,
+        email: Text | None = None,
+        user_id: UUID | None = None,
+        limit: Limit = 50,
+        cursor: UUID | None = None,
+    ) -> Page[OrderSummary]:
+        """Orders, the newest first. `email` is the address that the order itself names."""
+        found = await verbs.orders(
+            limit=limit, cursor=cursor, status=status, kind=kind, email=email, user_id=user_id
+        )
+        return page(found)
 
     @api.get("/api/v1/orders/{reference:path}", tags=["orders"])
     async def get_order(reference: Reference, verbs: Verbs, actor: Reader) -> OrderView:

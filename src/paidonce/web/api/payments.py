@@ -40,17 +40,17 @@ def add_to(api: FastAPI) -> None:
 
         `review` is the code for which a person should look, such as `AMOUNT_MISMATCH`.
         """
-        items = await verbs.payments(
-            limit=limit + 1,
+        found = await verbs.payments(
+            limit=limit,
             cursor=cursor,
             source=source,
             status=status,
             applied=applied,
             email=email,
-            order_reference=order,
+            order=order,
             review=review,
         )
-        return page(items, limit)
+        return page(found)
 
     @api.get("/api/v1/payments/{payment_id}", tags=["payments"])
     async def get_payment(payment_id: UUID, verbs: Verbs, actor: Reader) -> PaymentView:

@@ -1,14 +1,12 @@
 """What calls share: texts that the database can hold, pages, and errors."""
 
-from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Annotated, Any, Final, Generic, TypeVar
 
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from paidonce.domain.orders import MAX_REFERENCE
-from paidonce.operations import MAX_PAGE
+from paidonce.operations import MAX_PAGE, Found
 
 T = TypeVar("T")
 
@@ -23,7 +21,11 @@ Reference = Annotated[
 
 
 class Page(BaseModel, Generic[T]):
-    """Part of a list. `next_cursor` asks for what follows; null at the end."""
+    """Part of a list. `next_cursor` asks for what follows; null at the end.
+
+    So many rows are looked at for a page. Where few of them match the filters, it is shorter than
+    `limit`, or empty, and `next_cursor` goes on from where it stopped looking.
+    """
 
     items: list[T]
     next_cursor: str | None = None
@@ -50,13 +52,10 @@ class Reason(BaseModel):
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 
 
-def page(
-    items: Sequence[T], limit: int, cursor: Callable[[T], object] = attrgetter("id")
-) -> Page[T]:
-    """One more than the limit was asked for, to know whether something follows."""
-    shown = list(items[:limit])
-    follows = len(items) > limit
-    return Page(items=shown, next_cursor=str(cursor(shown[-1])) if follows else None)
+def page(found: Found[T]) -> Page[T]:
+    """What was found, as it is answered."""
+    cursor = None if found.next_cursor is None else str(found.next_cursor)
+    return Page(items=found.items, next_cursor=cursor)
 
 
 ERRORS: Final[dict[int | str, dict[str, Any]]] = {

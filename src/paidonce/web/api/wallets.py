@@ -6,7 +6,7 @@ from fastapi import FastAPI, Response, status
 from pydantic import BaseModel, ConfigDict
 
 from paidonce.views import WalletView
-from paidonce.web.api.shapes import Reference, Text
+from paidonce.web.api.shapes import Page, Reference, Text
 from paidonce.web.auth import Operator, Reader, Verbs
 
 
@@ -29,6 +29,11 @@ def add_to(api: FastAPI) -> None:
         wallet, is_new = await verbs.create_wallet(body.owner, body.currency)
         answer.status_code = status.HTTP_201_CREATED if is_new else status.HTTP_200_OK
         return wallet
+
+    @api.get("/api/v1/wallets", tags=["wallets"])
+    async def find_wallets(owner: Reference, verbs: Verbs, actor: Reader) -> Page[WalletView]:
+        """An owner's wallets, one for each currency."""
+        return Page(items=await verbs.wallets_of(owner))
 
     @api.get("/api/v1/wallets/{wallet_id}", tags=["wallets"])
     async def get_wallet(wallet_id: UUID, verbs: Verbs, actor: Reader) -> WalletView:

@@ -1,0 +1,141 @@
+"""`events`: what has arrived, and what arrives."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+import typer
+
+from paidonce.cli.terminal import (
+    Config,
+    Json,
+    chosen_settings,
+    line_of,
+    operate,
+    run,
+    show,
+    show_one,
+    told,
+)
+from paidonce.domain.events import EventStatus
+
+commands = typer.Typer(help="Every delivery that was kept.", no_args_is_help=True)
+
+LOOK_PERIOD_S: Final = 0.5
+MAX_LISTED: Final = 100_000
+
+Source = Annotated[str | None, typer.Option(help="Of this source only.")]
+Status = Annotated[EventStatus | None, typer.Option(help="With this status only.")]
+ErrorCode = Annotated[str | None, typer.Option(help="With this error code only.")]
+Order = Annotated[str | None, typer.Option(help="Of the order with this reference.")]
+Payment = Annotated[str | None, typer.Option(help="Of this payment: the gateway's id, or ours.")]
+Test = Annotated[bool | None, typer.Option("--test/--no-test", help="Test data, or none of it.")]
+Limit = Annotated[int, typer.Option(min=1, max=MAX_LISTED, help="How many at most.")]
+
+COLUMNS: Final[Mapping[str, Callable[[Any], object]]] = {
+    "received": lambda event: event.received_at.isoformat(timespec="seconds"),
+    "source": lambda event: event.source,
+    "type": lambda event: event.type,
+    "status": lambda event: event.status,
+    "code": lambda event: event.error_code,
+    "payment": lambda event: event.payment,
+    "order": lambda event: event.order,
+    "id": lambda event: event.id,
+}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make these commands of the program."""
+    app.add_typer(commands, name="events")
+
+
+@commands.command("list")
+def list_events(
+    source: Source = None,
+    status: Status = None,
+    error_code: ErrorCode = None,
+    order: Order = None,
+    payment: Payment = None,
+    since: Annotated[datetime | None, typer.Option(help="Not before this time, UTC.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Before this time, UTC.")] = None,
+    test: Test = None,
+    limit: Limit = 50,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """List events, the newest first."""
+    from paidonce.operations.paging import all_of
+
+    filters = _filters(source, status, error_code, order, payment, test)
+    filters |= {"since": _utc(since), "until": _utc(until)}
+    found = operate(config, lambda verbs: all_of(verbs.events, limit=limit, **filters))
+    show(found, COLUMNS, json)
+
+
+@commands.command("show")
+def show_event(event_id: UUID, config: Config = None, json: Json = False) -> None:
+    """Show one event and its whole trail."""
+    event = operate(config, lambda verbs: verbs.event(event_id))
+    show_one(event, json)
+    if not json:
+        columns = {
+            "at": lambda item: item.at.isoformat(timespec="milliseconds"),
+            "action": lambda item: item.action,
+            "success": lambda item: "yes" if item.success else "no",
+            "details": lambda item: ", ".join(f"{k}={v}" for k, v in item.details.items()),
+        }
+        show(event.trail, columns, as_json=False)
+
+
+@commands.command("follow")
+def follow(
+    source: Source = None,
+    status: Status = None,
+    error_code: ErrorCode = None,
+    order: Order = None,
+    payment: Payment = None,
+    test: Test = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Print new events as they arrive, until Ctrl-C."""
+    from paidonce.app import opened_operations
+    from paidonce.operations.following import Following
+
+    settings, _ = chosen_settings(config)
+    filters = _filters(source, status, error_code, order, payment, test)
+
+    async def within() -> None:
+        async with opened_operations(settings) as operations:
+            following = Following(operations, **filters)
+            told.print("Following; Ctrl-C ends it.")
+            while True:
+                for event in await following.look():
+                    typer.echo(line_of(event, COLUMNS, json))
+                await asyncio.sleep(LOOK_PERIOD_S)
+
+    run(within())
+
+
+def _filters(
+    source: str | None,
+    status: EventStatus | None,
+    error_code: str | None,
+    order: str | None,
+    payment: str | None,
+    test: bool | None,
+) -> dict[str, Any]:
+    return {
+        "source": source,
+        "status": status,
+        "error_code": error_code,
+        "order": order,
+        "payment": payment,
+        "test": test,
+    }
+
+
+def _utc(time: datetime | None) -> datetime | None:
+    return None if time is None else time.replace(tzinfo=time.tzinfo or UTC)
