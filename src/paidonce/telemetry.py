@@ -208,6 +208,7 @@ class OutcomeLine(TypedDict):
     subscription_applied_after: datetime | None
     event_age_ms: int | None
     late_webhook: bool
+    test: bool
     error_code: str | None
     error_message: str | None
     reason: str | None

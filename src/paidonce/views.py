@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from paidonce.domain.events import EventStatus
+from paidonce.domain.events import Code, EventStatus
 from paidonce.domain.money import format_minor
 from paidonce.domain.orders import BookingStatus, Kind, OrderStatus, booking_status
 from paidonce.domain.payments import PaymentStatus
@@ -61,6 +61,7 @@ class PaymentView:
     unapplied_s: int | None
     transaction_id: str | None
     created_at: datetime
+    test: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class OrderPaymentView:
     currency: str | None
     applied_at: datetime | None
     review: str | None
+    test: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +218,7 @@ def payment_view(row: Mapping[str, Any]) -> PaymentView:
         unapplied_s=row["unapplied_s"],
         transaction_id=row["transaction_id"],
         created_at=row["created_at"],
+        test=row["is_test"],
     )
 
 
@@ -279,7 +282,8 @@ def event_fields(row: Mapping[str, Any]) -> dict[str, Any]:
     fields["status"] = EventStatus(fields["status"])
     fields["payment"] = fields.pop("external_payment_id")
     fields["order"] = fields.pop("order_reference")
-    fields["test"] = fields.pop("is_test")
+    is_sandbox = fields["error_code"] == Code.TEST_PAYMENT
+    fields["test"] = fields.pop("is_test") or is_sandbox
     return fields
 
 
@@ -290,6 +294,8 @@ def happy_trail(event: EventView) -> Iterator[TrailItem]:
         "request_id": event.request_id,
         "signature_valid": event.signature_valid,
     }
+    if event.test:
+        received["test"] = True
     is_evidence = event.key is None or event.conflicts_with is not None
     if not is_evidence:
         yield TrailItem(event.received_at, "event_received", True, received)

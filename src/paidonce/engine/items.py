@@ -61,6 +61,7 @@ class Request:
     id: str
     remote_address: str | None
     started_s: float  # of the monotonic clock
+    is_test: bool = False  # made by us, to try something
 
 
 @dataclass(frozen=True, slots=True, eq=False)
