@@ -42,8 +42,9 @@ from paidonce.store.schema import ensure_partitions, migrate, register_source, s
 from paidonce.telemetry import logger
 from paidonce.web.addresses import Addresses
 from paidonce.web.api import describe, operators_api
-from paidonce.web.edge import PREFIX, Edge, Receive, Scope, Send, path_within
+from paidonce.web.edge import Edge, Receive, Scope, Send, is_delivery, path_within
 from paidonce.web.health import add_health
+from paidonce.web.sample_webhooks import add_sample_webhooks
 
 log = logger(__name__)
 
@@ -73,9 +74,8 @@ class Dispatcher:
         self._api = api
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = path_within(scope)
-        is_delivery = path.startswith(PREFIX) and path != f"{PREFIX}health"
-        await (self._edge if is_delivery else self._api)(scope, receive, send)
+        door = self._edge if is_delivery(path_within(scope)) else self._api
+        await door(scope, receive, send)
 
 
 @asynccontextmanager
@@ -177,12 +177,13 @@ def _doors(
         api = FastAPI(openapi_url=None)
         add_health(api, operations, None, intake.sources)
         return None, api
+    server, takes_tests = settings.server, settings.environment != "production"
+    addresses = configured_addresses(settings)
+    edge = Edge(intake, addresses, server.max_body_bytes, server.request_timeout_s, takes_tests)
     api = operators_api(operations)
     add_health(api, operations, group, intake.sources)
+    add_sample_webhooks(api, operations, intake, takes_tests)
     describe(api)
-    server = settings.server
-    addresses = configured_addresses(settings)
-    edge = Edge(intake, addresses, server.max_body_bytes, server.request_timeout_s)
     return edge, Dispatcher(edge, api)
 
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from uuid import uuid4
 
 import aiohttp
 import orjson
@@ -30,11 +29,6 @@ class Answer:
     event_id: str | None
     detail: str
     duration_ms: float
-
-
-def new_payment_id() -> str:
-    """An id that no payment has yet."""
-    return f"pay-{uuid4().hex[:12]}"
 
 
 async def send(
