@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 
+from paidonce import telemetry
 from paidonce.domain.events import SourceId
+from paidonce.domain.masking import Masker
 from paidonce.domain.money import money
 from paidonce.domain.orders import Kind
 from paidonce.domain.plans import Plan, PlanBook, plan_book
@@ -33,7 +35,7 @@ from paidonce.errors import (
 )
 from paidonce.operations import Operations
 from paidonce.operations import Scope as KeyScope
-from paidonce.providers import configured_providers
+from paidonce.providers import configured_providers, configured_secrets
 from paidonce.settings import PlanSettings, Role, Settings
 from paidonce.store.db import Database, open_database, place_of, rights_told
 from paidonce.store.due import Lane
@@ -243,7 +245,9 @@ def _rules_of(
 ) -> Rules:
     by_id: dict[SourceId, Source] = {source.id: source for source in sources.values()}
     kept = frozenset(map(Kind, settings.refunds.kept))
-    return Rules(plans, by_id, RetryPolicy(**settings.retry.model_dump()), kept, handlers)
+    masker = Masker(configured_secrets(settings))
+    telemetry.mask_with(masker)
+    return Rules(plans, by_id, RetryPolicy(**settings.retry.model_dump()), kept, handlers, masker)
 
 
 def configured_plans(configured: Mapping[str, PlanSettings]) -> list[Plan]:
