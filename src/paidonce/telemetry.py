@@ -234,6 +234,11 @@ def mask_with(mask: Mask) -> None:
     _masks[:] = [mask]
 
 
+def masked(text: str) -> str:
+    """A text of somebody's own, as it may be logged or recorded."""
+    return _masks[0].line(text) if _masks else text
+
+
 def _masked(line: OutcomeLine) -> OutcomeLine:
     """The line without what a sender may have put where it does not belong.
 
@@ -324,8 +329,8 @@ def _without_values(_: Any, __: str, said: MutableMapping[str, Any]) -> MutableM
 def _without_secrets(_: Any, __: str, said: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """All texts of a line as the mask leaves them, except for what we wrote ourselves."""
     for name, value in said.items():
-        if isinstance(value, str) and _masks and name not in ("timestamp", "request_id"):
-            said[name] = _masks[0].line(value)
+        if isinstance(value, str) and name not in ("timestamp", "request_id"):
+            said[name] = masked(value)
     return said
 
 

@@ -32,7 +32,7 @@ MARGIN: Final = 4_096
 SHORTEST_CARD: Final = 13
 LONGEST_CARD: Final = 19
 
-_SEPARATOR: Final = r"(?:[ \-._/+\x00\xa0]|%20|%2[DdEe])"
+_SEPARATOR: Final = r"(?:[ \-._/+\x00\xa0\xc2]|%20|%2[DdEe])"
 _DIGITS: Final = re.compile(rf"\d(?:{_SEPARATOR}{{0,3}}\d){{{SHORTEST_CARD - 1},}}")
 _RUN: Final = b"0" * SHORTEST_CARD
 _BETWEEN_DIGITS: Final = b" -._/+\x00"
@@ -101,7 +101,7 @@ class Masker:
         try:
             text = codecs.getincrementaldecoder("utf-8")().decode(head, final=not is_cut)
         except UnicodeDecodeError:
-            # Digits and names have the same bytes in every charset that matters here.
+            # Digits and names have the same bytes in every charset that gateways use.
             masked = self.text(head.decode("latin-1")).encode("latin-1", "backslashreplace")
             return masked[:-MARGIN][:MAX_SHOWN] if is_cut else masked
         shown = self.text(text)

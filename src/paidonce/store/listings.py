@@ -7,6 +7,7 @@ from uuid import UUID
 
 import orjson
 
+from paidonce import telemetry
 from paidonce.store.queries import Connection, load_queries
 
 QUERIES: Final = load_queries(__file__)
@@ -16,6 +17,8 @@ Row = Mapping[str, Any]
 FIRST_ID: Final = UUID(int=0)
 LAST_ID: Final = UUID(int=2**128 - 1)
 MAX_TRAIL: Final = 1_000
+NAMES: Final = frozenset({"reference", "order", "user_id"})
+"""Details that name what was acted on, and nothing that an operator wrote."""
 
 
 async def payments(
@@ -84,6 +87,12 @@ async def events(
     return [dict(row) for row in rows]
 
 
+async def evidence_of_event(connection: Connection, event_id: UUID, limit: int) -> Row | None:
+    """An event's headers and the beginning of its body, as they arrived."""
+    row = await QUERIES["evidence_of_event"].row(connection, event_id=event_id, limit=limit)
+    return None if row is None else {**row, "headers": orjson.loads(row["headers"])}
+
+
 async def audit_of_event(connection: Connection, event_id: UUID) -> list[Row]:
     """What was recorded of an event beyond its own columns, the oldest first."""
     rows = await QUERIES["audit_of_event"].rows(connection, event_id=event_id, limit=MAX_TRAIL)
@@ -113,14 +122,18 @@ async def record_action(
     event_id: UUID | None = None,
     **details: object,
 ) -> None:
-    """Write what an operator did to the audit log."""
+    """Write what an operator did to the audit log; what he wrote himself is masked."""
+    said = {
+        name: telemetry.masked(value) if isinstance(value, str) and name not in NAMES else value
+        for name, value in details.items()
+    }
     await QUERIES["record_action"].run(
         connection,
         event_id=event_id,
         payment_id=payment_id,
         actor=actor,
         action=action,
-        details=orjson.dumps(details).decode(),
+        details=orjson.dumps(said).decode(),
     )
 
 

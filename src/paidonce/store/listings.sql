@@ -67,6 +67,11 @@ SELECT e.id, s.name AS source, s.provider, e.key, e.type, e.status, e.error_code
  ORDER BY e.id DESC
  LIMIT :limit;
 
+-- name: evidence_of_event
+SELECT headers, substring(raw_body FROM 1 FOR :limit) AS body, octet_length(raw_body) AS size
+  FROM webhook_events
+ WHERE id = :event_id;
+
 -- name: ids_of_payment
 SELECT external_id FROM payment_ids WHERE payment_id = :payment_id;
 
