@@ -182,10 +182,10 @@ def _doors(
     server, takes_tests = settings.server, settings.environment != "production"
     addresses = configured_addresses(settings)
     edge = Edge(intake, addresses, server.max_body_bytes, server.request_timeout_s, takes_tests)
-    api = operators_api(operations)
+    api = operators_api(operations, server.max_body_bytes)
     add_health(api, operations, group, intake.sources)
     add_sample_webhooks(api, operations, intake, takes_tests)
-    describe(api)
+    describe(api, intake.sources)
     return edge, Dispatcher(edge, api)
 
 

@@ -3,7 +3,7 @@
 A `Masker` reads text as JSON or as a form where it looks like one, whole or broken, and otherwise
 as it is. It changes nothing but what it hides:
 
-- card numbers: 13 to 19 digits, single blanks or signs between them, with the right check digit.
+- card numbers: 13 to 19 digits, a few blanks or signs between them, with the right check digit.
   A number that begins with 1 and has 13, 16 or 19 digits is a time in parts of a second, and no
   card;
 - values whose name says that they are secret, such as `password` or `card_number`, and all that is
@@ -33,7 +33,7 @@ SHORTEST_CARD: Final = 13
 LONGEST_CARD: Final = 19
 
 _SEPARATOR: Final = r"(?:[ \-._/+\x00\xa0\xc2]|%20|%2[DdEe])"
-_DIGITS: Final = re.compile(rf"\d(?:{_SEPARATOR}{{0,3}}\d){{{SHORTEST_CARD - 1},}}")
+_DIGITS: Final = re.compile(rf"\d(?:{_SEPARATOR}{{0,7}}\d){{{SHORTEST_CARD - 1},}}")
 _RUN: Final = b"0" * SHORTEST_CARD
 _BETWEEN_DIGITS: Final = b" -._/+\x00"
 _DIGITS_ALIKE: Final = bytes(ord("0") if chr(byte).isdecimal() else 0 for byte in range(256))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, StringConstraints
@@ -57,9 +57,3 @@ def page(
     shown = list(items[:limit])
     follows = len(items) > limit
     return Page(items=shown, next_cursor=str(cursor(shown[-1])) if follows else None)
-
-
-ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    code: {"model": ProblemBody, "content": {"application/problem+json": {}}}
-    for code in (400, 401, 403, 404, 409, 503)
-}
