@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 
+from paidonce import telemetry
 from paidonce.domain.events import SourceId
+from paidonce.domain.masking import Masker
 from paidonce.domain.money import money
 from paidonce.domain.orders import Kind
 from paidonce.domain.plans import Plan, PlanBook, plan_book
@@ -33,7 +35,7 @@ from paidonce.errors import (
 )
 from paidonce.operations import Operations
 from paidonce.operations import Scope as KeyScope
-from paidonce.providers import configured_providers
+from paidonce.providers import configured_providers, configured_secrets
 from paidonce.settings import PlanSettings, Role, Settings
 from paidonce.store.db import Database, open_database, place_of, rights_told
 from paidonce.store.due import Lane
@@ -42,8 +44,9 @@ from paidonce.store.schema import ensure_partitions, migrate, register_source, s
 from paidonce.telemetry import logger
 from paidonce.web.addresses import Addresses
 from paidonce.web.api import describe, operators_api
-from paidonce.web.edge import PREFIX, Edge, Receive, Scope, Send, path_within
+from paidonce.web.edge import Edge, Receive, Scope, Send, is_delivery, path_within
 from paidonce.web.health import add_health
+from paidonce.web.sample_webhooks import add_sample_webhooks
 
 log = logger(__name__)
 
@@ -73,9 +76,8 @@ class Dispatcher:
         self._api = api
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = path_within(scope)
-        is_delivery = path.startswith(PREFIX) and path != f"{PREFIX}health"
-        await (self._edge if is_delivery else self._api)(scope, receive, send)
+        door = self._edge if is_delivery(path_within(scope)) else self._api
+        await door(scope, receive, send)
 
 
 @asynccontextmanager
@@ -179,12 +181,13 @@ def _doors(
         api = FastAPI(openapi_url=None)
         add_health(api, operations, None, intake.sources)
         return None, api
-    api = operators_api(operations)
-    add_health(api, operations, group, intake.sources)
-    describe(api)
-    server = settings.server
+    server, takes_tests = settings.server, settings.environment != "production"
     addresses = configured_addresses(settings)
-    edge = Edge(intake, addresses, server.max_body_bytes, server.request_timeout_s)
+    edge = Edge(intake, addresses, server.max_body_bytes, server.request_timeout_s, takes_tests)
+    api = operators_api(operations, server.max_body_bytes)
+    add_health(api, operations, group, intake.sources)
+    add_sample_webhooks(api, operations, intake, takes_tests)
+    describe(api, intake.sources)
     return edge, Dispatcher(edge, api)
 
 
@@ -244,7 +247,9 @@ def _rules_of(
 ) -> Rules:
     by_id: dict[SourceId, Source] = {source.id: source for source in sources.values()}
     kept = frozenset(map(Kind, settings.refunds.kept))
-    return Rules(plans, by_id, RetryPolicy(**settings.retry.model_dump()), kept, handlers)
+    masker = Masker(configured_secrets(settings))
+    telemetry.mask_with(masker)
+    return Rules(plans, by_id, RetryPolicy(**settings.retry.model_dump()), kept, handlers, masker)
 
 
 def configured_plans(configured: Mapping[str, PlanSettings]) -> list[Plan]:

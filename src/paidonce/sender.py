@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import aiohttp
 import orjson
@@ -30,11 +30,6 @@ class Answer:
     event_id: str | None
     detail: str
     duration_ms: float
-
-
-def new_payment_id() -> str:
-    """An id that no payment has yet."""
-    return f"pay-{uuid4().hex[:12]}"
 
 
 async def send(

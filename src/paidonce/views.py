@@ -1,12 +1,14 @@
 """What operators are shown of payments, events and keys, whoever shows it."""
 
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
-from paidonce.domain.events import EventStatus
+from paidonce.domain.events import Code, EventStatus
+from paidonce.domain.masking import MAX_SHOWN, Masker
 from paidonce.domain.money import format_minor
 from paidonce.domain.orders import BookingStatus, Kind, OrderStatus, booking_status
 from paidonce.domain.payments import PaymentStatus
@@ -61,6 +63,7 @@ class PaymentView:
     unapplied_s: int | None
     transaction_id: str | None
     created_at: datetime
+    test: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class OrderPaymentView:
     currency: str | None
     applied_at: datetime | None
     review: str | None
+    test: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +180,26 @@ class TrailItem:
 
 
 @dataclass(frozen=True, slots=True)
+class EvidenceView:
+    """A delivery as it arrived, with card numbers and secrets masked.
+
+    `size` is that of the whole body, in bytes, of which only the beginning is shown if it is large.
+    Bytes that are no text are in base64.
+    """
+
+    headers: dict[str, str]
+    body: str
+    encoding: Literal["text", "base64"]
+    size: int
+    is_truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
 class EventDetail(EventView):
-    """An event with all that happened to it."""
+    """An event with all that happened to it. `evidence` is for keys of scope `operate` and up."""
 
     trail: list[TrailItem]
+    evidence: EvidenceView | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +284,7 @@ def payment_view(row: Mapping[str, Any]) -> PaymentView:
         unapplied_s=row["unapplied_s"],
         transaction_id=row["transaction_id"],
         created_at=row["created_at"],
+        test=row["is_test"],
     )
 
 
@@ -335,8 +356,21 @@ def event_fields(row: Mapping[str, Any]) -> dict[str, Any]:
     fields["status"] = EventStatus(fields["status"])
     fields["payment"] = fields.pop("external_payment_id")
     fields["order"] = fields.pop("order_reference")
-    fields["test"] = fields.pop("is_test")
+    is_sandbox = fields["error_code"] == Code.TEST_PAYMENT
+    fields["test"] = fields.pop("is_test") or is_sandbox
     return fields
+
+
+def evidence_view(row: Mapping[str, Any], masker: Masker) -> EvidenceView:
+    shown = masker.body(row["body"])
+    is_text = isinstance(shown, str)
+    return EvidenceView(
+        headers={name: masker.field(name, value) for name, value in row["headers"].items()},
+        body=shown if isinstance(shown, str) else b64encode(shown).decode(),
+        encoding="text" if is_text else "base64",
+        size=row["size"],
+        is_truncated=row["size"] > MAX_SHOWN,
+    )
 
 
 def happy_trail(event: EventView) -> Iterator[TrailItem]:
@@ -346,6 +380,8 @@ def happy_trail(event: EventView) -> Iterator[TrailItem]:
         "request_id": event.request_id,
         "signature_valid": event.signature_valid,
     }
+    if event.test:
+        received["test"] = True
     is_evidence = event.key is None or event.conflicts_with is not None
     if not is_evidence:
         yield TrailItem(event.received_at, "event_received", True, received)

@@ -350,8 +350,24 @@ def test_the_answers_are_the_words_that_alipay_waits_for() -> None:
         answer = ALIPAY.acknowledge(word, uuid4(), sent())
         assert answer == ("text/plain", b"success")
     assert ALIPAY.refuse("INVALID_SIGNATURE", "…") == ("text/plain", b"fail")
+
+
+def test_only_the_process_that_made_a_test_webhook_believes_it() -> None:
+    """OPS-6 SEC-5: its key is its own, and production has none."""
+    here, elsewhere = source(), source()
+    sample = Sample("p", "1.00", "CNY", "paid", order="order-1", sent_at=RECEIVED_AT)
+    made = Delivery(*here.compose(sample), RECEIVED_AT)
+    here.verify(made)
+    elsewhere.compose(sample)
+    with pytest.raises(InvalidSignatureError):
+        elsewhere.verify(made)
+    production = alipay.configure(
+        Setup(KEY, (), {**ADDRESSEES, "public_keys": [public_key("one")]}, accepts_test=False)
+    )
     with pytest.raises(ConfigurationError, match="public key"):
-        ALIPAY.compose(Sample("p", "1.00", "CNY", "paid"))
+        production.compose(sample)
+    with pytest.raises(InvalidSignatureError):
+        production.verify(made)
 
 
 def certificate(secret: str) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from urllib.parse import urlencode
 
 import pytest
@@ -13,11 +14,13 @@ from paidonce.domain.events import Ignored, PaymentEvent, Says
 from paidonce.domain.money import Money
 from paidonce.errors import (
     ConfigurationError,
+    InvalidRequestError,
     InvalidSignatureError,
     RefusedError,
     TimestampExpiredError,
 )
-from paidonce.providers.contract import Delivery, Sample, key_digest
+from paidonce.providers.contract import Delivery, Sample, Thin, key_digest
+from paidonce.providers.samples import WORDS, new_sample
 from tests.providers.cases import CASES
 from tests.providers.conformance import (
     RECEIVED_AT,
@@ -248,18 +251,47 @@ def test_what_a_provider_composes_it_accepts(case: Case) -> None:
     sample = Sample(
         "p-9", "990.00", "RUB", "paid", "evt-9", email="buyer@example.com", sent_at=RECEIVED_AT
     )
+    provider = case.configured
     if not case.composes:
         with pytest.raises(ConfigurationError, match="public key"):
-            case.configured.compose(sample)
+            provider.compose(sample)
         return
-    headers, body = case.configured.compose(sample)
+    headers, body = provider.compose(sample)
     delivery = Delivery(headers, body, RECEIVED_AT)
-    case.configured.verify(delivery)
+    provider.verify(delivery)
     said = Said("p-9", "evt-9")
-    event, expected = case.event(case.configured, delivery, said), case.paid(said)
+    event, expected = case.event(provider, delivery, said), case.paid(said)
     assert isinstance(event, PaymentEvent)
     assert (event.says, event.ids, event.amount) == (expected.says, expected.ids, expected.amount)
     assert event.email == expected.email
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_every_provider_composes_what_the_common_words_mean_or_says_that_it_cannot(
+    case: Case, word: str
+) -> None:
+    """OPS-6"""
+    if not case.composes:
+        return
+    provider = case.configured
+    sample = new_sample(amount="990.00", currency="RUB", status=word, payment_id="p-9")
+    sample = replace(sample, sent_at=RECEIVED_AT)
+    try:
+        headers, body = provider.compose(sample)
+    except InvalidRequestError:
+        assert word != "paid"
+        return
+    delivery = Delivery(headers, body, RECEIVED_AT)
+    provider.verify(delivery)
+    provider.identify(delivery)
+    event = provider.translate(delivery)
+    if isinstance(event, PaymentEvent):
+        said = {Says.VOIDED: "canceled"}.get(event.says, event.says)
+        assert said == word
+    elif isinstance(event, Ignored):
+        assert word not in ("paid", "refunded") or case.name.startswith("tilda")
+    else:
+        assert isinstance(event, Thin)
 
 
 def test_what_is_kept_as_evidence_can_be_read_again(case: Case) -> None:

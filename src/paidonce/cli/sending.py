@@ -9,7 +9,8 @@ from paidonce import demo, sender
 from paidonce.cli.terminal import Config, Json, chosen_settings, run, shown, told
 from paidonce.errors import ConfigurationError
 from paidonce.providers import configured_providers
-from paidonce.providers.contract import Sample
+from paidonce.providers.contract import TEST_HEADER
+from paidonce.providers.samples import WORDS, new_sample
 
 
 def add_to(app: typer.Typer) -> None:
@@ -31,7 +32,9 @@ def send(
     currency: Annotated[str, typer.Option(help="ISO 4217.")] = demo.CURRENCY,
     email: Annotated[str | None, typer.Option(help="Who paid.")] = None,
     plan: Annotated[str | None, typer.Option(help="The plan that was paid for.")] = None,
-    status: Annotated[str, typer.Option(help="The gateway's own word.")] = "paid",
+    status: Annotated[
+        str, typer.Option(help=f"{', '.join(WORDS)}, or the gateway's own word.")
+    ] = "paid",
     times: Annotated[int, typer.Option(min=1, max=100_000, help="How often to send it.")] = 1,
     concurrency: Annotated[int, typer.Option(min=1, max=1_000, help="How many at once.")] = 1,
     url: Annotated[str | None, typer.Option(help="Where the service is.")] = None,
@@ -46,10 +49,23 @@ def send(
     if provider is None:
         known = ", ".join(settings.sources)
         raise ConfigurationError(f"--source {name}: there is no such source; known are {known}")
-    paid = payment_id or sender.new_payment_id()
-    known_as = event_id or f"{paid}-{status}".replace(".", "-")
-    sample = Sample(paid, amount, currency, status, known_as, order, email, plan)
+    if provider.composes_for_itself:
+        raise ConfigurationError(
+            f"--source {name}: only the service itself can sign for {provider.name}; "
+            f"POST /webhooks/{name}/test there"
+        )
+    sample = new_sample(
+        amount=amount,
+        currency=currency,
+        status=status,
+        payment_id=payment_id,
+        event_id=event_id,
+        order=order,
+        email=email,
+        plan_id=plan,
+    )
     headers, body = provider.compose(sample)
+    headers[TEST_HEADER] = "1"
     base = url or f"http://{settings.server.host}:{settings.server.port}"
     answers = run(sender.send(f"{base}/webhooks/{name}", headers, body, times, concurrency))
     _show_answers(answers, base, as_json=json)

@@ -35,6 +35,8 @@ class Arrived:
     link_by_email: bool
     held: Problem | None = None
     """Why the user's own code does not let the payment be applied, or reversed, now."""
+    is_test: bool = False
+    """Whether we made the delivery ourselves, to try something."""
 
 
 def decide(state: State, arrived: Arrived, now: datetime) -> Decision:
@@ -46,7 +48,9 @@ def decide(state: State, arrived: Arrived, now: datetime) -> Decision:
     if known:
         return _heard_again(state, known, arrived, event, now)
     payment_id = PaymentId(state.new_id())
-    payment = first_heard(payment_id, arrived.source_id, event, arrived.received_at)
+    payment = first_heard(
+        payment_id, arrived.source_id, event, arrived.received_at, arrived.is_test
+    )
     decision = _applied(state, None, payment, arrived, event, now)
     return _with_outcome_of(event, arrived.held, None, decision)
 
@@ -64,7 +68,11 @@ def _heard_again(
     own = {before.id, *(one.id for one in absorbed)}
     ids = tuple(one for one in event.ids if _leads_to(state, before.source_id, one, own))
     payment = with_event(payment, ids, event, arrived.received_at, arrived.link_by_email)
-    payment = replace(payment, is_contested=payment.is_contested or bool(rivals))
+    payment = replace(
+        payment,
+        is_contested=payment.is_contested or bool(rivals),
+        is_test=payment.is_test and arrived.is_test,
+    )
     decision = _applied(state, before, payment, arrived, event, now)
     if others:
         contested = [replace(one, is_contested=True, review=Code.LINK_CONFLICT) for one in rivals]

@@ -127,6 +127,7 @@ class Payment:
     is_contested: bool = False  # its events disagree on what it is for
     is_accepted: bool = False  # a person takes it although the sum is another
     is_for_refund: bool = False  # a person wants it returned: it is never applied
+    is_test: bool = False  # every event of it was made for a test
     review: Reason | None = None
     version: int = 0  # 0: not in the database yet
 
@@ -199,7 +200,11 @@ def says_less(known: Facts, event: PaymentEvent) -> bool:
 
 
 def first_heard(
-    payment_id: PaymentId, source_id: SourceId, event: PaymentEvent, received_at: datetime
+    payment_id: PaymentId,
+    source_id: SourceId,
+    event: PaymentEvent,
+    received_at: datetime,
+    is_test: bool = False,
 ) -> Payment:
     """A payment of which this event is the first word."""
     return Payment(
@@ -210,6 +215,7 @@ def first_heard(
         order=event.order,
         email=event.email,
         plan_id=event.plan_id,
+        is_test=is_test,
     )
 
 
@@ -279,6 +285,7 @@ def joined(one: Payment, other: Payment, link_by_email: bool) -> Payment:
         ),
         is_accepted=one.is_accepted or other.is_accepted,
         is_for_refund=one.is_for_refund or other.is_for_refund,
+        is_test=one.is_test and other.is_test,
     )
 
 

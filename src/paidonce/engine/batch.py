@@ -216,7 +216,8 @@ class Batch:
         received_at = item.delivery.received_at if isinstance(item, Incoming) else item.received_at
         held = item.held.problem if isinstance(item, Waiting) and item.held else None
         by_email = item.source.link_by_email
-        arrived = Arrived(item.source.id, item.event, received_at, by_email, held)
+        is_test = item.request.is_test
+        arrived = Arrived(item.source.id, item.event, received_at, by_email, held, is_test)
         try:
             decision = decide(self._state, arrived, self._now)
         except Exception:

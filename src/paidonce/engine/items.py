@@ -1,7 +1,7 @@
 """What `settle` is given and what it gives back."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -16,6 +16,7 @@ from paidonce.domain.events import (
     SourceId,
     UserId,
 )
+from paidonce.domain.masking import Masker
 from paidonce.domain.orders import Kind
 from paidonce.domain.payments import Payment
 from paidonce.domain.plans import PlanBook
@@ -54,6 +55,7 @@ class Rules:
     retry: RetryPolicy
     kept: frozenset[Kind] = frozenset()  # what a refund does not take back
     handlers: Handlers = NO_HANDLERS
+    masker: Masker = field(default_factory=Masker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Request:
     id: str
     remote_address: str | None
     started_s: float  # of the monotonic clock
+    is_test: bool = False  # made by us, to try something
 
 
 @dataclass(frozen=True, slots=True, eq=False)

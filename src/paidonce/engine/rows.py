@@ -37,7 +37,7 @@ def event_row(
         identity.order if identity else None,
         True if isinstance(item, Incoming) else item.signature_valid,
         provider.signature_method(item.delivery),
-        False,
+        item.request.is_test,
         outcome.code,
         outcome.message,
         conflicts_with,
@@ -105,6 +105,7 @@ def _said_of(payment: Payment, order: Order | None, source: str | None) -> dict[
         "order": payment.order,
         "kind": order.kind if order else None,
         "currency": captured.currency,
+        "test": payment.is_test,
     }
 
 

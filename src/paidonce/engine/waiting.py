@@ -67,7 +67,7 @@ def _waiting(
     return Waiting(
         event_id=claimed.event_id,
         source=source,
-        request=Request(claimed.request_id, None, time.monotonic()),
+        request=Request(claimed.request_id, None, time.monotonic(), claimed.is_test),
         received_at=claimed.received_at,
         identity=identity,
         event=event,

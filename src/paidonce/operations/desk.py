@@ -59,3 +59,7 @@ class Desk:
         self._database = database
         self._rules = rules
         self._linker = Linker(database, rules)
+
+    def masked(self, text: str) -> str:
+        """The text without what no answer and no log may hold."""
+        return self._rules.masker.line(text)

@@ -1,5 +1,6 @@
 """Events with their trail, and what waits."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -7,15 +8,19 @@ from uuid import UUID
 
 import orjson
 
+from paidonce.domain.masking import MARGIN, MAX_SHOWN
 from paidonce.errors import NotFoundError
 from paidonce.operations.desk import Desk, Found, below
 from paidonce.store import event_search, listings
+from paidonce.store.queries import Connection
 from paidonce.views import (
     EventDetail,
     EventView,
+    EvidenceView,
     TrailItem,
     event_fields,
     event_view,
+    evidence_view,
     happy_trail,
 )
 
@@ -57,20 +62,29 @@ class EventVerbs(Desk):
             found = await event_search.deliveries(connection, [one.id for one in events])
         return [(one, *found[one.id]) for one in events if one.id in found]
 
-    async def event(self, event_id: UUID) -> EventDetail:
-        """One event and its whole trail. Raises NotFoundError."""
+    async def event(self, event_id: UUID, *, with_evidence: bool = False) -> EventDetail:
+        """One event and its whole trail, and what arrived, masked. Raises NotFoundError."""
         async with self._database.connection() as connection:
             row = await event_search.find(connection, event_id)
             if row is None:
                 raise NotFoundError(f"there is no event {event_id}")
             audit = await listings.audit_of_event(connection, event_id)
+            evidence = await self._evidence(connection, event_id) if with_evidence else None
         recorded = [
             TrailItem(row["at"], row["action"], row["success"], orjson.loads(row["details"]))
             for row in audit
         ]
         trail = [*happy_trail(event_view(row)), *recorded]
         by_time = sorted(trail, key=lambda item: item.at)
-        return EventDetail(**event_fields(row), trail=by_time)
+        return EventDetail(**event_fields(row), trail=by_time, evidence=evidence)
+
+    async def _evidence(self, connection: Connection, event_id: UUID) -> EvidenceView | None:
+        limit = MAX_SHOWN + MARGIN
+        row = await listings.evidence_of_event(connection, event_id, limit)
+        if row is None:
+            return None
+        # In a thread: a body that was made for it takes long to look through.
+        return await asyncio.to_thread(evidence_view, row, self._rules.masker)
 
     async def backlog(self) -> list[Mapping[str, Any]]:
         """Events that wait, by status: number and age of the oldest."""

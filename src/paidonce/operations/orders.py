@@ -92,6 +92,11 @@ class OrderVerbs(PeopleVerbs):
             page = await orders.ORDERS.page(connection, limit=limit, last_id=below(cursor), **given)
         return Found([order_summary(row) for row in page.rows], page.next)
 
+    def currency_of_plan(self, plan_id: str | None) -> str | None:
+        """In what a plan, or else the default one, is priced; None if there is none."""
+        plan = self._rules.plans.find(plan_id, datetime.now(UTC))
+        return None if plan is None else plan.price.currency
+
     async def booking(self, reference: str) -> BookingView:
         """Raises NotFoundError."""
         order = await self.order(reference)

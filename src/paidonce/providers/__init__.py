@@ -1,9 +1,10 @@
 """The gateways that Paidonce can read, by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Final
 
+from paidonce.domain.masking import is_secret_name
 from paidonce.errors import ConfigurationError
 from paidonce.providers import (
     alipay,
@@ -39,6 +40,23 @@ def configured_providers(settings: Settings) -> dict[str, Provider]:
     return {
         name: _configured(name, source, accepts_test) for name, source in settings.sources.items()
     }
+
+
+def configured_secrets(settings: Settings) -> list[str]:
+    """Every secret that a source has, by whatever setting. Raises ConfigurationError."""
+    return [
+        resolve_secret(value, f"sources.{name}.{key}")
+        for name, source in settings.sources.items()
+        for key, value in _secret_settings(source)
+    ]
+
+
+def _secret_settings(source: SourceSettings) -> Iterator[tuple[str, str]]:
+    for index, secret in enumerate(source.secrets):
+        yield f"secrets[{index}]", secret
+    for option, value in source.options.items():
+        if isinstance(value, str) and is_secret_name(option):
+            yield option, value
 
 
 def _configured(name: str, source: SourceSettings, accepts_test: bool) -> Provider:

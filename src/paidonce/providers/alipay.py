@@ -21,9 +21,9 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone
-from typing import ClassVar, Final, NamedTuple, NoReturn
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import ClassVar, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
@@ -41,6 +41,7 @@ from paidonce.errors import (
     InvalidSignatureError,
     MalformedError,
 )
+from paidonce.providers.alipay_samples import CHINA, SampleKey, notification
 from paidonce.providers.contract import Delivery, Identity, Provider, Sample, Setup, fingerprint
 from paidonce.providers.fields import Said, canonical, exact_money, identity
 from paidonce.providers.signing import refuse_stale
@@ -48,7 +49,6 @@ from paidonce.providers.signing import refuse_stale
 CONTENT_TYPE: Final = "application/x-www-form-urlencoded"
 MAX_PARAMETERS: Final = 500
 SMALLEST_KEY_BITS: Final = 2048
-CHINA: Final = timezone(timedelta(hours=8))
 CHARSETS: Final = frozenset({"utf-8", "gbk", "gb2312", "gb18030"})
 
 TRADE: Final = b"trade_status_sync"
@@ -87,10 +87,13 @@ class Alipay(Provider):
 
     name: ClassVar = "alipay"
     content_types: ClassVar = frozenset({CONTENT_TYPE})
+    composes_for_itself: ClassVar = True
 
     public_keys: tuple[RSAPublicKey, ...]
     addressees: Mapping[bytes, bytes]
     tolerance_s: int | None
+    sample_key: SampleKey | None = field(default=None, repr=False)
+    """What signs test webhooks; there is none in production."""
 
     def verify(self, delivery: Delivery) -> None:
         try:
@@ -128,8 +131,16 @@ class Alipay(Provider):
     def refuse(self, code: str, detail: str) -> tuple[str, bytes]:
         return "text/plain", b"fail"
 
-    def compose(self, sample: Sample) -> NoReturn:
-        raise ConfigurationError("a public key signs nothing: Alipay alone can make a test webhook")
+    def usual_currency(self) -> str:
+        return "CNY"
+
+    def compose(self, sample: Sample) -> tuple[dict[str, str], bytes]:
+        if self.sample_key is None:
+            raise ConfigurationError("a public key signs nothing: no test webhook can be made")
+        app_id, seller_id = (self.addressees[name].decode() for name in (b"app_id", b"seller_id"))
+        return {"content-type": CONTENT_TYPE}, notification(
+            sample, app_id, seller_id, self.sample_key
+        )
 
     def _check_signature(self, parameters: Parameters) -> None:
         signature = _exact_base64(parameters.get(b"sign", b""))
@@ -137,11 +148,14 @@ class Alipay(Provider):
             raise InvalidSignatureError("there is no signature of type RSA2")
         for pairs in _signed_pairs(parameters):
             signed = b"&".join(b"%b=%b" % pair for pair in pairs)
-            if any(_verifies(key, signature, signed) for key in self.public_keys):
+            if any(_verifies(key, signature, signed) for key in self._trusted_keys()):
                 if _is_ambiguous(signed, pairs):
                     raise InvalidSignatureError("what is signed can be read in two ways")
                 return
         raise InvalidSignatureError("the signature does not match the parameters")
+
+    def _trusted_keys(self) -> tuple[RSAPublicKey, ...]:
+        return self.public_keys + (self.sample_key.public_keys if self.sample_key else ())
 
     def _check_addressees(self, parameters: Parameters) -> None:
         """Others' notifications count for nothing; only those of payments have to name both."""
@@ -173,7 +187,8 @@ def configure(setup: Setup) -> Alipay:
         _public_key(text.strip(), f"{setup.key}.public_keys[{index}]")
         for index, text in enumerate(keys)
     ]
-    return Alipay(tuple(public_keys), addressees, setup.tolerance_s)
+    sample_key = SampleKey() if setup.accepts_test else None
+    return Alipay(tuple(public_keys), addressees, setup.tolerance_s, sample_key)
 
 
 def _parameters(delivery: Delivery) -> Parameters:

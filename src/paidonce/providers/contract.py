@@ -25,6 +25,8 @@ T = TypeVar("T")
 DIGEST_SIZE: Final = 16
 FINGERPRINT_VERSION: Final = 1
 DEFAULT_TOLERANCE_S: Final = 300
+TEST_HEADER: Final = "paidonce-test"
+"""A delivery with this header is marked as test data, and refused in production."""
 
 
 @dataclass(frozen=True)
@@ -229,6 +231,8 @@ class Provider(Protocol):
     """Whether `verify` proves anything. What is not signed can be sent by anybody."""
     links_by_email: ClassVar[bool] = False
     """Whether sources of this provider link by e-mail unless they say otherwise."""
+    composes_for_itself: ClassVar[bool] = False
+    """Whether only the process that composed a test webhook takes it for authentic."""
 
     def pong(self, body: bytes) -> tuple[str, bytes] | None:
         """Content type and body of the answer to a ping, which is no event; None to all else."""
@@ -264,7 +268,15 @@ class Provider(Protocol):
         return None
 
     def compose(self, sample: Sample) -> tuple[dict[str, str], bytes]:
-        """Headers and body of an authentic delivery that says what the sample asks for."""
+        """Headers and body of an authentic delivery that says what the sample asks for.
+
+        Its status is one of `samples.WORDS`, or the gateway's own word. Raises InvalidRequestError
+        when the gateway has no such event, ConfigurationError when none can be signed here.
+        """
+
+    def usual_currency(self) -> str | None:
+        """In what the gateway pays where nothing else is said, for test webhooks."""
+        return None
 
 
 def json_acknowledgement(status: str, event_id: UUID) -> tuple[str, bytes]:

@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Final
 from urllib.parse import quote
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import orjson
 
 from paidonce.domain.events import Code, Ignored, PaymentEvent
-from paidonce.domain.money import money
 from paidonce.errors import (
     ConfigurationError,
     GatewayUnreachableError,
@@ -42,7 +41,6 @@ from paidonce.providers.contract import (
     fingerprint,
 )
 from paidonce.providers.creem_events import (
-    CHECKOUT_COMPLETED,
     SUBSCRIPTION_PAID,
     Part,
     confirmed,
@@ -50,6 +48,7 @@ from paidonce.providers.creem_events import (
     is_test,
     read_event,
 )
+from paidonce.providers.creem_samples import composed
 from paidonce.providers.signing import any_matches, hmac_sha256_hex, refuse_stale
 
 SIGNATURE_HEADER: Final = "creem-signature"
@@ -128,27 +127,7 @@ class Creem(Provider):
         return "application/json", orjson.dumps(said)
 
     def compose(self, sample: Sample) -> tuple[dict[str, str], bytes]:
-        amount = money(sample.amount, sample.currency)
-        checkout = {
-            "object": "checkout",
-            "request_id": sample.order,
-            "order": {
-                "transaction": sample.payment_id,
-                "amount": amount.amount_minor,
-                "currency": amount.currency,
-                "status": sample.status,
-            },
-            "customer": {"email": sample.email},
-            "metadata": {"plan_id": sample.plan_id},
-            "mode": "test",
-        }
-        event = {
-            "id": sample.event_id or f"evt_{uuid4().hex}",
-            "eventType": CHECKOUT_COMPLETED,
-            "created_at": int(sample.sent_at.timestamp() * 1000),
-            "object": checkout,
-        }
-        body = orjson.dumps(event)
+        body = orjson.dumps(composed(sample))
         signature = hmac_sha256_hex(self.secrets[0], body).decode()
         return {"content-type": "application/json", SIGNATURE_HEADER: signature}, body
 

@@ -34,6 +34,7 @@ from paidonce.providers.fields import address, any_time, currency, text
 
 CHECKOUT_COMPLETED: Final = "checkout.completed"
 SUBSCRIPTION_PAID: Final = "subscription.paid"
+REFUND_CREATED: Final = "refund.created"
 TEST_MODES: Final = ("test", "sandbox", "local")
 RETURNED: Final = ("refunded", "chargedBack", "chargeback")
 PARTLY_RETURNED: Final = "partialRefund"
@@ -147,7 +148,7 @@ def _dispute(dispute: Part, at: datetime) -> PaymentEvent | Ignored:
 _READERS: Final[Mapping[str, Callable[[Part, datetime], PaymentEvent | Ignored]]] = {
     CHECKOUT_COMPLETED: _checkout,
     SUBSCRIPTION_PAID: _subscription_paid,
-    "refund.created": _refund,
+    REFUND_CREATED: _refund,
     "dispute.created": _dispute,
 }
 

@@ -19,7 +19,7 @@ import orjson
 
 from paidonce.domain.events import Code, Ignored, PaymentEvent, Says
 from paidonce.domain.money import money
-from paidonce.errors import ConfigurationError, MalformedError
+from paidonce.errors import ConfigurationError, InvalidRequestError, MalformedError
 from paidonce.providers.contract import Delivery, Identity, Sample
 from paidonce.providers.fields import (
     Number,
@@ -158,7 +158,8 @@ class Description:
     def compose(self, sample: Sample) -> tuple[bytes, dict[str, str]]:
         """A body that says what the sample asks for, and the headers in which a part of it stands.
 
-        Raises ConfigurationError when no body can hold its fields, because one is within another.
+        Raises ConfigurationError when no body can hold its fields, because one is within another,
+        and InvalidRequestError when no type means what it asks for.
         """
         body: dict[str, Any] = {}
         headers: dict[str, str] = {}
@@ -193,11 +194,13 @@ class Description:
         }
 
     def _type_named(self, status: str) -> str:
-        """The type itself, or the first one that has this meaning."""
+        """The type itself, or the first one of this meaning. Raises InvalidRequestError."""
         if status in self.types or status not in WORDS:
             return status
         names = [name for name, says in self.types.items() if says is WORDS[status]]
-        return names[0] if names else status
+        if not names:
+            raise InvalidRequestError(f"status: no type of this source means {status}")
+        return names[0]
 
     def _find(self, delivery: Delivery, name: str) -> Any:
         place = self.places.get(name)

@@ -198,6 +198,9 @@ class PortOne(Provider):
         body = orjson.dumps(said)
         return sealed(sample, sample.event_id or uuid4().hex, body, self.secrets[0]), body
 
+    def usual_currency(self) -> str:
+        return self.currency
+
     def _confirmation(self, asked: Question) -> Confirmation:
         if not self.approves:
             raise NotApprovedError("payments are not confirmed here")

@@ -143,6 +143,9 @@ class Tilda(Provider):
         signature = hmac_sha256_hex(self.secrets[0], body).decode()
         return {"content-type": "application/json", SIGNATURE_HEADER: signature}, body
 
+    def usual_currency(self) -> str:
+        return self.currency
+
     def _signs(self, signature: str, body: bytes) -> bool:
         return any_matches(signature, [hmac_sha256_hex(one, body) for one in self.secrets])
 

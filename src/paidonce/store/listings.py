@@ -7,6 +7,7 @@ from uuid import UUID
 
 import orjson
 
+from paidonce import telemetry
 from paidonce.store.planning import read_in_order
 from paidonce.store.queries import Connection, load_queries
 
@@ -20,6 +21,8 @@ MAX_TRAIL: Final = 1_000
 MAX_COUNTED: Final = 100_000
 """How many of one kind are counted at a scrape; where there are more, this is the number told."""
 MAX_REASONS: Final = 100
+NAMES: Final = frozenset({"reference", "order", "user_id"})
+"""Details that name what was acted on, and nothing that an operator wrote."""
 
 
 async def unapplied_payments_of_email(
@@ -30,6 +33,12 @@ async def unapplied_payments_of_email(
         connection, email_key=email_key, source_ids=source_ids, limit=limit
     )
     return [row["id"] for row in rows]
+
+
+async def evidence_of_event(connection: Connection, event_id: UUID, limit: int) -> Row | None:
+    """An event's headers and the beginning of its body, as they arrived."""
+    row = await QUERIES["evidence_of_event"].row(connection, event_id=event_id, limit=limit)
+    return None if row is None else {**row, "headers": orjson.loads(row["headers"])}
 
 
 async def audit_of_event(connection: Connection, event_id: UUID) -> list[Row]:
@@ -70,14 +79,18 @@ async def record_action(
     event_id: UUID | None = None,
     **details: object,
 ) -> None:
-    """Write what an operator did to the audit log."""
+    """Write what an operator did to the audit log; what he wrote himself is masked."""
+    said = {
+        name: telemetry.masked(value) if isinstance(value, str) and name not in NAMES else value
+        for name, value in details.items()
+    }
     await QUERIES["record_action"].run(
         connection,
         event_id=event_id,
         payment_id=payment_id,
         actor=actor,
         action=action,
-        details=orjson.dumps(details).decode(),
+        details=orjson.dumps(said).decode(),
     )
 
 

@@ -14,6 +14,11 @@ SELECT p.id, p.review IS DISTINCT FROM 'USER_MISSING'
  ORDER BY is_later, id
  LIMIT :limit;
 
+-- name: evidence_of_event
+SELECT headers, substring(raw_body FROM 1 FOR :limit) AS body, octet_length(raw_body) AS size
+  FROM webhook_events
+ WHERE id = :event_id;
+
 -- name: audit_of_event
 SELECT at, action, success, actor, details
   FROM audit_log

@@ -33,15 +33,15 @@ class Needs:
     """Lets through who holds a key with at least this scope."""
 
     def __init__(self, scope: Scope) -> None:
-        self._scope = scope
+        self.scope = scope
 
     async def __call__(self, verbs: Verbs, credentials: Credentials) -> Actor:
         actor = await verbs.authenticate(credentials.credentials) if credentials else None
         if actor is None:
             detail = "Send a valid API key: Authorization: Bearer po_…"
             raise ProblemError(Problem(401, "UNAUTHENTICATED", detail))
-        if not actor.scope.includes(self._scope):
-            detail = f"This key has scope {actor.scope}; {self._scope} is needed."
+        if not actor.scope.includes(self.scope):
+            detail = f"This key has scope {actor.scope}; {self.scope} is needed."
             raise ProblemError(Problem(403, "FORBIDDEN", detail))
         return actor
 

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from paidonce import telemetry
 from paidonce.crashpoints import Point, passing
-from paidonce.web.edge import PREFIX, TOO_SLOW, Answer, Call, Edge
+from paidonce.web.edge import PREFIX, SAMPLES, TOO_SLOW, Answer, Call, Edge, is_delivery
 from paidonce.web.problems import Problem
 
 MAX_HEADER_BYTES: Final = 64 * 1024
@@ -25,6 +25,7 @@ MAX_PIPELINED: Final = 16
 MIN_WATCH_S: Final = 0.05
 
 _DELIVERIES: Final = PREFIX.encode()
+_SAMPLES: Final = SAMPLES.encode()
 _HEADERS_TOO_LARGE: Final = Problem(431, "HEADERS_TOO_LARGE", "The headers are too large.")
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
@@ -132,7 +133,7 @@ class DeliveryConnection(GuardedConnection):
             return  # an answer to what follows would be taken for one to what was refused
         if self._is_for_uvicorn():
             super().on_headers_complete()
-        elif self.url.startswith(_DELIVERIES) and self.parser.get_method() == b"POST":
+        elif self._is_delivery():
             self._begin_delivery()
         else:
             # uvicorn would answer it before the deliveries that came first: let it come again.
@@ -177,8 +178,14 @@ class DeliveryConnection(GuardedConnection):
     def _is_for_uvicorn(self) -> bool:
         """Not a delivery, or one that came while uvicorn has still something to answer."""
         is_busy = self.cycle is not None and not self.cycle.response_complete
-        is_delivery = self.url.startswith(_DELIVERIES) and self.parser.get_method() == b"POST"
-        return is_busy or not (is_delivery or self._answers)
+        return is_busy or not (self._answers or self._is_delivery())
+
+    def _is_delivery(self) -> bool:
+        if not self.url.startswith(_DELIVERIES) or self.parser.get_method() != b"POST":
+            return False
+        if self.url.find(_SAMPLES, len(_DELIVERIES)) < 0:
+            return True
+        return is_delivery(self.url.partition(b"?")[0].decode("latin-1"))
 
     def _begin_delivery(self) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}

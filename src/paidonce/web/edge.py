@@ -16,8 +16,9 @@ from uuid_utils.compat import uuid7
 
 from paidonce import telemetry
 from paidonce.engine.intake import Intake
-from paidonce.engine.items import Incoming, Request, Result, Source
+from paidonce.engine.items import Incoming, Request, Result, Source, Verdict
 from paidonce.errors import PaidonceError
+from paidonce.providers.contract import TEST_HEADER
 from paidonce.telemetry import logger
 from paidonce.web.addresses import Addresses
 from paidonce.web.problems import INTERNAL, Problem, problem_of
@@ -29,6 +30,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 PREFIX: Final = "/webhooks/"
+SAMPLES: Final = "/test"
 
 _WORDS: Final = {
     Result.PROCESSED: "success",
@@ -38,9 +40,18 @@ _WORDS: Final = {
 }
 """What JSON acknowledgements say; every other outcome that was stored is `accepted`."""
 
+
+def word_of(verdict: Verdict) -> str:
+    """What became of a delivery, in one word for its sender."""
+    return _WORDS.get(verdict.result, "accepted")
+
+
 TOO_SLOW: Final = Problem(408, "TOO_SLOW", "The request did not arrive in time.")
-_NO_SOURCE: Final = Problem(404, "UNKNOWN_SOURCE", "There is no such source.")
+NO_SOURCE: Final = Problem(404, "UNKNOWN_SOURCE", "There is no such source.")
 _NOT_POST: Final = Problem(405, "METHOD_NOT_ALLOWED", "Deliveries are POSTed.", allow="POST")
+TESTS_REFUSED: Final = Problem(
+    403, "TEST_WEBHOOKS_REFUSED", "Test webhooks are not taken in production."
+)
 _NOT_ALLOWED: Final = Problem(403, "ADDRESS_NOT_ALLOWED", "This address may not deliver here.")
 _WRONG_TYPE: Final = Problem(415, "UNSUPPORTED_MEDIA_TYPE", "This source does not send that.")
 _ENCODED: Final = Problem(415, "UNSUPPORTED_MEDIA_TYPE", "Encoded bodies are not accepted.")
@@ -74,6 +85,13 @@ def path_within(scope: Scope) -> str:
     return rest if rest.startswith("/") else path
 
 
+def is_delivery(path: str) -> bool:
+    """Whether the edge answers there: below /webhooks/, except for what the API says there."""
+    if not path.startswith(PREFIX) or path == f"{PREFIX}health":
+        return False
+    return not path.endswith(SAMPLES, len(PREFIX))
+
+
 class Edge:
     """Answers deliveries."""
 
@@ -83,11 +101,13 @@ class Edge:
         addresses: Addresses,
         max_body_bytes: int,
         request_timeout_s: float = 10.0,
+        takes_tests: bool = True,
     ) -> None:
         self._intake = intake
         self._addresses = addresses
         self.max_body_bytes = max_body_bytes
         self._request_timeout_s = request_timeout_s
+        self._takes_tests = takes_tests
         self._name = uuid7().hex
         self._numbers = count(1)
         self._too_large = Problem(
@@ -113,7 +133,8 @@ class Edge:
         source = self._source(call)
         assert source is not None
         address = self._addresses.client(call.peer, call.headers)
-        request = Request(call.id, address, call.started_s)
+        is_test = TEST_HEADER in call.headers
+        request = Request(call.id, address, call.started_s, is_test)
         try:
             pong = source.provider.pong(body)
             if pong is not None:
@@ -126,7 +147,7 @@ class Edge:
             return self._refusal(call, INTERNAL)
         assert verdict.event_id is not None
         assert isinstance(verdict.item, Incoming)
-        word = _WORDS.get(verdict.result, "accepted")
+        word = word_of(verdict)
         delivery = verdict.item.delivery
         said = source.provider.acknowledge(word, verdict.event_id, delivery)
         return self._accepted(source, call, said)
@@ -175,9 +196,11 @@ class Edge:
 
     def _problem(self, call: Call, source: Source | None) -> Problem | None:
         if source is None:
-            return _NO_SOURCE
+            return NO_SOURCE
         if call.method != "POST":
             return _NOT_POST
+        if TEST_HEADER in call.headers and not self._takes_tests:
+            return TESTS_REFUSED
         if not self._addresses.may_deliver(source.name, call.peer, call.headers):
             return _NOT_ALLOWED
         if call.headers.get("content-encoding", "identity") != "identity":

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from fastapi import FastAPI, Response
+from fastapi.responses import PlainTextResponse
 from prometheus_client import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from pydantic import BaseModel
 
 from paidonce import telemetry
 from paidonce.domain.events import Code
@@ -15,9 +17,41 @@ from paidonce.engine.group import Group
 from paidonce.engine.items import Source
 from paidonce.errors import DatabaseAwayError, PaidonceError
 from paidonce.operations import Operations
+from paidonce.web.problems import CONTENT_TYPE
 
 UNLINKED: Final = frozenset({Code.USER_MISSING, Code.UNLINKED_PAYMENT, Code.ORDER_MISSING})
 WAITING_STATUSES: Final = ("RECEIVED", "VALIDATED", "FAILED_RETRYABLE", "DEAD_LETTER")
+
+_ERRORS: Final = {
+    "invalid_signature": telemetry.INVALID_SIGNATURES,
+    "stale": telemetry.STALE,
+    "conflict": telemetry.CONFLICTS,
+    "failed_retryable": telemetry.FAILED_RETRYABLE,
+    "failed_final": telemetry.FAILED_FINAL,
+    "dead_letter": telemetry.DEAD_LETTERS,
+}
+_AWAY: Final[dict[int | str, dict[str, Any]]] = {
+    503: {
+        "description": "Deliveries cannot be taken now.",
+        "content": {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemBody"}}},
+    }
+}
+
+
+class HealthySource(BaseModel):
+    """A gateway that may send."""
+
+    name: str
+    provider: str
+
+
+class Health(BaseModel):
+    """Whether the service is well: `errors` counts since it started, over all its processes."""
+
+    status: Literal["ok", "unavailable"]
+    sources: list[HealthySource]
+    response_time_ms: float
+    errors: dict[str, int]
 
 
 def add_health(
@@ -30,7 +64,7 @@ def add_health(
         """Whether the process answers."""
         return {"status": "ok"}
 
-    @api.get("/readyz", tags=["health"])
+    @api.get("/readyz", tags=["health"], responses=_AWAY)
     async def readyz() -> dict[str, str]:
         """Whether deliveries can be taken now."""
         await operations.ping()
@@ -38,12 +72,12 @@ def add_health(
             raise DatabaseAwayError("no flusher runs")
         return {"status": "ready"}
 
-    @api.get("/webhooks/health", tags=["health"])
-    async def webhooks_health(answer: Response) -> dict[str, Any]:
+    @api.get("/webhooks/health", tags=["health"], responses={503: {"model": Health}})
+    async def webhooks_health(answer: Response) -> Health:
         """Status, sources, response time and error counts."""
         return await _webhooks_health(operations, group, sources, answer)
 
-    @api.get("/metrics", tags=["health"], response_class=Response)
+    @api.get("/metrics", tags=["health"], response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Prometheus metrics."""
         told = telemetry.exposition(await _measured(operations))
@@ -52,7 +86,7 @@ def add_health(
 
 async def _webhooks_health(
     operations: Operations, group: Group | None, sources: Mapping[str, Source], answer: Response
-) -> dict[str, Any]:
+) -> Health:
     started_s = time.monotonic()
     try:
         await operations.ping()
@@ -60,19 +94,15 @@ async def _webhooks_health(
     except PaidonceError:
         is_well = False
     answer.status_code = 200 if is_well else 503
-    return {
-        "status": "ok" if is_well else "unavailable",
-        "sources": [
-            {"name": source.name, "provider": source.provider.name} for source in sources.values()
+    return Health(
+        status="ok" if is_well else "unavailable",
+        sources=[
+            HealthySource(name=source.name, provider=source.provider.name)
+            for source in sources.values()
         ],
-        "response_time_ms": round((time.monotonic() - started_s) * 1000, 3),
-        "errors": {
-            "invalid_signature": telemetry.total(telemetry.INVALID_SIGNATURES),
-            "failed_retryable": telemetry.total(telemetry.FAILED_RETRYABLE),
-            "failed_final": telemetry.total(telemetry.FAILED_FINAL),
-            "conflict": telemetry.total(telemetry.CONFLICTS),
-        },
-    }
+        response_time_ms=round((time.monotonic() - started_s) * 1000, 3),
+        errors={name: telemetry.total(counter) for name, counter in _ERRORS.items()},
+    )
 
 
 async def _measured(operations: Operations) -> list[Metric]:

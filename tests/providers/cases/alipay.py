@@ -103,7 +103,6 @@ CASES: Final = [
         wrong_signatures={"hex": "ab" * 256, "a line break": "QUJD\n", "without padding": "QUI"},
         signs_whole_body=False,
         signs_time=True,
-        composes=False,
         secrets_setting="public_keys",
         tells_email=False,
     )

@@ -15,17 +15,16 @@ from paidonce.web.api import (
     wallets,
 )
 from paidonce.web.api.documentation import describe
-from paidonce.web.api.shapes import ERRORS
+from paidonce.web.api.limits import BodyLimit
 
 __all__ = ["describe", "operators_api"]
 
 
-def operators_api(operations: Operations) -> FastAPI:
+def operators_api(operations: Operations, max_body_bytes: int) -> FastAPI:
     """The application for everything that is not a delivery."""
-    api = FastAPI(
-        title="Paidonce", version=__version__, docs_url=None, redoc_url=None, responses=ERRORS
-    )
+    api = FastAPI(title="Paidonce", version=__version__, docs_url=None, redoc_url=None)
     api.state.operations = operations
+    api.add_middleware(BodyLimit, max_body_bytes=max_body_bytes)
     for calls in (errors, documentation, users, orders, wallets, payments, events, statistics):
         calls.add_to(api)
     return api

@@ -1,9 +1,41 @@
 """The page that shows every call, and the description that it reads."""
 
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
 from fastapi import FastAPI, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
+from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
+
+from paidonce.operations import Scope
+from paidonce.web.api.shapes import ProblemBody
+from paidonce.web.auth import Needs
+from paidonce.web.edge import PREFIX, SAMPLES
+from paidonce.web.problems import CONTENT_TYPE
+
+Call = dict[str, Any]
+
+DELIVERY_PATH: Final = f"{PREFIX}{{source}}"
+SAMPLE_PATH: Final = f"{DELIVERY_PATH}{SAMPLES}"
+
+ERRORS: Final = {
+    400: "The request makes no sense.",
+    401: "There is no proof of who sent it: no valid API key, or no valid signature.",
+    403: "The key's scope, or the address, does not allow it.",
+    404: "There is no such thing.",
+    405: "There is no such method.",
+    408: "The request did not arrive in time.",
+    409: "It contradicts what is there.",
+    413: "The body is too large.",
+    415: "The source sends no such content.",
+    429: "There were too many requests.",
+    503: "The database is away, or too much is waiting: send it again.",
+}
+_OF_DELIVERIES: Final = frozenset(ERRORS) - {405}
+_OF_SAMPLES: Final = frozenset({400, 401, 404, 409, 413, 503})
 
 
 def add_to(api: FastAPI) -> None:
@@ -13,14 +45,107 @@ def add_to(api: FastAPI) -> None:
     api.get("/", include_in_schema=False)(_docs)
 
 
-def describe(api: FastAPI) -> None:
-    """Make the OpenAPI description say what is true: invalid input is answered 400, not 422."""
+def describe(api: FastAPI, sources: Collection[str]) -> None:
+    """Make the OpenAPI description whole: deliveries, errors as they are answered, and scopes."""
     description = api.openapi()
-    for path in description["paths"].values():
-        for call in path.values():
-            call["responses"].pop("422", None)
+    schemas = description.setdefault("components", {}).setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):
-        description["components"]["schemas"].pop(unused, None)
+        schemas.pop(unused, None)
+    schemas["ProblemBody"] = ProblemBody.model_json_schema()
+    scopes = dict(_scopes(api))
+    for path, method, call in _calls(description):
+        call["responses"].pop("422", None)
+        errors = _errors(path, method, call)
+        call["responses"] |= {str(status): _error(status) for status in sorted(errors)}
+        if (path, method) in scopes:
+            call["x-scope"] = scopes[path, method]
+    description["paths"][DELIVERY_PATH] = {"post": _delivery(sources)}
+
+
+def _calls(description: dict[str, Any]) -> Iterator[tuple[str, str, Call]]:
+    for path, methods in description["paths"].items():
+        for method, call in methods.items():
+            yield path, method, call
+
+
+def _errors(path: str, method: str, call: Call) -> Collection[int]:
+    """The errors that a call can be answered with, besides those that it names itself."""
+    if path == SAMPLE_PATH:
+        return _OF_SAMPLES
+    if not path.startswith("/api/"):
+        return ()
+    has_body = "requestBody" in call
+    errors = {401, 403, 503}
+    errors |= {400} if has_body or "parameters" in call else set()
+    errors |= {404} if has_body or "{" in path else set()
+    errors |= {409} if method != "get" else set()
+    return errors | ({413} if has_body else set())
+
+
+def _error(status: int, *others: str) -> Call:
+    schema = {"$ref": "#/components/schemas/ProblemBody"}
+    content: dict[str, Any] = {CONTENT_TYPE: {"schema": schema}}
+    content |= {media_type: {"schema": {}} for media_type in others}
+    return {"description": ERRORS[status], "content": content}
+
+
+def _scopes(api: FastAPI) -> Iterator[tuple[tuple[str, str], Scope]]:
+    """What each call needs of a key."""
+    for route in api.routes:
+        if not isinstance(route, APIRoute):
+            continue
+        for needs in _needs(route.dependant):
+            for method in route.methods or ():
+                yield (route.path_format, method.lower()), needs.scope
+
+
+def _needs(dependant: Dependant) -> Iterator[Needs]:
+    for one in dependant.dependencies:
+        if isinstance(one.call, Needs):
+            yield one.call
+        yield from _needs(one)
+
+
+def _delivery(sources: Collection[str]) -> Call:
+    """What the edge does, which is no part of the API's own application."""
+    content: Call = {kind: {"schema": {}} for kind in ("application/json", _FORM)}
+    parameter = {"name": "source", "in": "path", "required": True}
+    said = {
+        "type": "object",
+        "required": ["status"],
+        "properties": {
+            "status": {"enum": ["success", "duplicate", "ignored", "accepted", "conflict"]},
+            "event_id": {"type": "string", "format": "uuid"},
+            "orderId": {"type": ["string", "null"]},
+        },
+    }
+    taken = {
+        "description": "The event is stored, and the answer is as the gateway wants it.",
+        "content": {
+            "application/json": {"schema": said},
+            "text/plain": {"schema": {"enum": ["success", "ok"]}},
+        },
+    }
+    # Gateways that dictate a body dictate it for errors too: `fail`, or why it was not approved.
+    errors = {
+        str(status): _error(status, "text/plain", "application/json")
+        for status in sorted(_OF_DELIVERIES)
+    }
+    return {
+        "tags": ["webhooks"],
+        "summary": "Deliver",
+        "description": (
+            "Where a gateway sends its webhooks. The body and the headers that sign it are those "
+            "of the source's gateway; the answer leaves when the event is committed."
+        ),
+        "operationId": "deliver",
+        "parameters": [{**parameter, "schema": {"type": "string", "enum": sorted(sources)}}],
+        "requestBody": {"required": True, "content": content},
+        "responses": {"200": taken, **errors},
+    }
+
+
+_FORM: Final = "application/x-www-form-urlencoded"
 
 
 async def _docs(request: Request) -> HTMLResponse:

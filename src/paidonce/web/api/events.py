@@ -6,6 +6,7 @@ from uuid import UUID
 from fastapi import FastAPI
 
 from paidonce.domain.events import EventStatus
+from paidonce.operations import Scope
 from paidonce.views import EventDetail, EventView
 from paidonce.web.api.shapes import Limit, Page, Text, page
 from paidonce.web.auth import Reader, Verbs
@@ -51,5 +52,9 @@ def add_to(api: FastAPI) -> None:
 
     @api.get("/api/v1/events/{event_id}", tags=["events"])
     async def get_event(event_id: UUID, verbs: Verbs, actor: Reader) -> EventDetail:
-        """One event with its whole trail."""
-        return await verbs.event(event_id)
+        """One event with its whole trail.
+
+        Who may operate sees what arrived, too, with card numbers and secrets masked.
+        """
+        may_see = actor.scope.includes(Scope.OPERATE)
+        return await verbs.event(event_id, with_evidence=may_see)

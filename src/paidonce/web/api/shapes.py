@@ -1,6 +1,6 @@
 """What calls share: texts that the database can hold, pages, and errors."""
 
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, StringConstraints
@@ -56,9 +56,3 @@ def page(found: Found[T]) -> Page[T]:
     """What was found, as it is answered."""
     cursor = None if found.next_cursor is None else str(found.next_cursor)
     return Page(items=found.items, next_cursor=cursor)
-
-
-ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    code: {"model": ProblemBody, "content": {"application/problem+json": {}}}
-    for code in (400, 401, 403, 404, 409, 503)
-}

@@ -1,0 +1,81 @@
+"""One event with what arrived: for those who may operate, and without what nobody may see."""
+
+import json
+from base64 import b64decode
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from tests.flow.conftest import Shared
+from tests.flow.tools import event, items, paidonce
+from tests.service import BASIC, SECRET, Service, paid
+
+CONFIG: Final = f"{BASIC}\n[server]\nmax_body_bytes = 200000\n"
+CARD: Final = "4111 1111 1111 1111"
+
+
+def evidence(service: Service, reply: Any) -> Any:
+    return event(service, reply.json["event_id"])["evidence"]
+
+
+def latest(service: Service) -> Any:
+    """The evidence of what came last."""
+    (newest,) = items(service, "/events", limit=1)
+    return event(service, newest["id"])["evidence"]
+
+
+def test_what_arrived_is_shown_with_its_secrets_masked(shared: Shared) -> None:
+    """OPS-2 SEC-7"""
+    service = shared.service
+    said = paid("e-1") | {
+        "card": {"number": CARD, "cvv": "123"},
+        "note": f"my card is {CARD.replace(' ', '')}, the key {SECRET}",
+        "password": ["a", {"b": "c"}],
+    }
+    found = evidence(service, service.deliver(said))
+    body = json.loads(found["body"])
+    assert body | {"card": 0, "note": 0, "password": 0} == said | {
+        "card": 0,
+        "note": 0,
+        "password": 0,
+    }
+    assert body["card"] == {"number": "*** *** *** ***", "cvv": "***"}
+    assert body["note"] == "my card is ***, the key ***"
+    assert body["password"] == ["***", {"***": "***"}]
+    assert found["headers"]["content-type"] == "application/json"
+    assert (found["encoding"], found["is_truncated"]) == ("text", False)
+    assert found["size"] == len(json.dumps(said).encode())
+
+
+def test_forms_and_bytes_are_shown_too(shared: Shared) -> None:
+    """OPS-2: whatever was refused."""
+    service = shared.service
+    form = urlencode({"payment": CARD, "api_key": "guess", "name": "Анна"}).encode()
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    service.request("POST", "/webhooks/payments", form, headers)
+    shown = latest(service)["body"]
+    assert shown.startswith("payment=***+***+***+***&api_key=***&name=%D0%90")
+    service.request("POST", "/webhooks/payments", b"\xff\x00" + CARD.encode(), headers)
+    found = latest(service)
+    assert found["encoding"] == "base64"
+    assert b64decode(found["body"]) == b"\xff\x00*** *** *** ***"
+
+
+def test_a_large_body_is_shown_in_part(shared: Shared) -> None:
+    """OPS-2"""
+    service = shared.service
+    said = paid("e-large") | {"note": "x" * 150_000}
+    found = evidence(service, service.deliver(said))
+    assert found["is_truncated"] is True
+    assert found["size"] > 150_000
+    assert len(found["body"]) == 64 * 1024
+
+
+def test_who_may_only_read_does_not_see_it(shared: Shared) -> None:
+    """OPS-2 SEC-6"""
+    service = shared.service
+    told = service.deliver(paid("e-scope")).json
+    for scope, sees in (("read", False), ("operate", True)):
+        made = paidonce(service.folder, "keys", "create", "--name", scope, "--scope", scope)
+        found = service.api("GET", f"/events/{told['event_id']}", key=made.stdout.strip()).json
+        assert (found["evidence"] is not None) is sees
+        assert found["trail"]
