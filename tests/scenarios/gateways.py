@@ -166,7 +166,7 @@ def creem(sale: Sale, secret: str, more: Mapping[str, Any]) -> Sent:
         "created_at": int(sale.sent_at.timestamp() * 1000),
         "object": thing,
     }
-    body = json.dumps(said | more).encode()
+    body = json.dumps({**said, **more}).encode()
     return Sent("/webhooks/creem", JSON | {"creem-signature": hmac_hex(body, secret)}, body)
 
 
@@ -183,7 +183,7 @@ def tilda(sale: Sale, secret: str, more: Mapping[str, Any]) -> Sent:
         "currency": sale.in_currency,
         "email": sale.email,
     }
-    body = json.dumps(said | more).encode()
+    body = json.dumps({**said, **more}).encode()
     return Sent("/webhooks/payments", JSON | {"x-signature": hmac_hex(body, secret)}, body)
 
 
@@ -195,15 +195,11 @@ def standard(sale: Sale, secret: str, more: Mapping[str, Any]) -> Sent:
         "currency": sale.in_currency,
     }
     said = {"type": "payment.succeeded", "timestamp": sale.sent_at.isoformat(), "data": data}
-    body = json.dumps(said | more).encode()
-    return Sent(
-        "/webhooks/shop", standard_headers(body, sale.event_id, sale.sent_at, secret), body
-    )
+    body = json.dumps({**said, **more}).encode()
+    return Sent("/webhooks/shop", standard_headers(body, sale.event_id, sale.sent_at, secret), body)
 
 
-def standard_headers(
-    body: bytes, event_id: str, sent_at: datetime, secret: str
-) -> dict[str, str]:
+def standard_headers(body: bytes, event_id: str, sent_at: datetime, secret: str) -> dict[str, str]:
     """The headers of Standard Webhooks."""
     timestamp = str(int(sent_at.timestamp()))
     key = base64.b64decode(secret.removeprefix("whsec_"))

@@ -17,7 +17,8 @@ class Listener:
     heard: list[Sent] = field(default_factory=list)
 
     def that_name(self, text: str) -> list[Sent]:
-        return [one for one in list(self.heard) if text.encode() in one.body]
+        """What tells of this, in whatever case."""
+        return [one for one in list(self.heard) if text.lower().encode() in one.body.lower()]
 
 
 @contextmanager
@@ -25,7 +26,7 @@ def listening() -> Iterator[Listener]:
     """A server that answers every POST with 204 and remembers it."""
 
     class Answer(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802 - the name that http.server calls
+        def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             names = {name.lower(): value for name, value in self.headers.items()}
             listener.heard.append(Sent(self.path, names, body))

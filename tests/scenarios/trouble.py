@@ -29,7 +29,7 @@ def refusing(shared: Shared, sale: Sale, times: int = ALWAYS) -> Iterator[None]:
         BEGIN
             IF nextval('{name}') <= {times} THEN RAISE EXCEPTION '{INSIDE}'; END IF;
             RETURN NEW;
-        END $$""")  # noqa: S608 - names of our own
+        END $$""")
     shared.rows(f"""
         CREATE TRIGGER {name} BEFORE UPDATE ON orders FOR EACH ROW
         WHEN (OLD.reference = '{sale.order}') EXECUTE FUNCTION {name}()""")

@@ -1,0 +1,306 @@
+"""S3 Webhook Security and Anti-Replay, over a real server and from many addresses."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from tests.conftest import StartService
+from tests.flow.conftest import Shared
+from tests.flow.tools import is_problem, items, until
+from tests.scenarios.gateways import CONFIG as FOUR_GATEWAYS
+from tests.scenarios.gateways import SECRETS, Sale, Sent
+from tests.scenarios.merchant import Merchant, new_address, times
+from tests.service import Reply
+
+NONCES: Final = f"""
+[sources.once]
+provider = "standard"
+secrets = ["{SECRETS["shop"]}"]
+[sources.once.fields]
+nonce = "/nonce"
+"""
+CONFIG: Final = f"""{FOUR_GATEWAYS}
+{NONCES}
+[limits]
+unverified = ""
+"""
+ENOUGH: Final = 400
+"""So many forgeries within a second or two are suspicious by any measure."""
+
+
+def at_once(sale: Sale, nonce: str) -> Sent:
+    """The delivery to the source that wants a nonce with each event."""
+    return replace(sale.told(nonce=nonce), path="/webhooks/once")
+
+
+def test_a_nonce_counts_once(merchant: Merchant) -> None:
+    """S3 Webhook Security and Anti-Replay / Anti-replay protection: another event with a nonce
+    that was used is refused; the same one is a duplicate; a forgery uses no nonce up.
+    """
+    first, second = merchant.sale("shop"), merchant.sale("shop")
+    forged = replace(first.told("whsec_AAAA", nonce="n-1"), path="/webhooks/once")
+    assert merchant.send(forged).http == 401
+    assert merchant.send(at_once(first, "n-1")).json["status"] == "success"
+    replayed = merchant.send(at_once(second, "n-1"))
+    assert is_problem(replayed, 401)
+    assert replayed.json["code"] == "REPLAYED_NONCE"
+    assert not merchant.is_given(second)
+    (row,) = merchant.evidence(at_once(second, "n-1"))
+    assert (row["status"], row["error_code"]) == ("FAILED_FINAL", "REPLAYED_NONCE")
+    assert merchant.send(at_once(first, "n-1")).json["status"] == "duplicate"
+    assert merchant.send(at_once(second, "n-2")).json["status"] == "success"
+    assert merchant.is_given(second)
+
+
+@pytest.mark.parametrize("source", ["cn", "creem", "payments", "shop"])
+def test_a_captured_request_cannot_be_used_again(merchant: Merchant, source: str) -> None:
+    """S3 Webhook Security and Anti-Replay / Anti-replay protection: its id is on record, and
+    neither the same bytes nor the same event in an old or a new envelope count again.
+    """
+    sale = merchant.sale(source)
+    sent = sale.told()
+    assert merchant.send(sent).http == 200
+    event = merchant.event(sale)
+    assert event["key"] == sale.event_id
+    keys = "SELECT digest FROM event_keys WHERE event_id = $1"
+    assert len(merchant.shared.rows(keys, event["id"])) == 1
+    before = merchant.payment(sale)
+    assert merchant.send(sent, new_address()).http == 200
+    assert merchant.send(sale.late(60).told()).http == 200
+    if source != "payments":
+        assert merchant.send(sale.late(86_400).told()).http == 401
+    assert merchant.payment(sale) == before
+    assert len(merchant.events(sale)) == 1
+
+
+def test_the_id_and_the_time_of_a_captured_request_cannot_be_changed(merchant: Merchant) -> None:
+    """S3 Webhook Security and Anti-Replay / Anti-replay protection: both are signed."""
+    sale = merchant.sale("shop")
+    sent = sale.told()
+    for changed in (
+        {"webhook-id": "evt-another"},
+        {"webhook-timestamp": str(int(sent.headers["webhook-timestamp"]) + 1)},
+        {"webhook-id": f"{sale.event_id}."},
+        {"webhook-signature": ""},
+        {"webhook-signature": sent.headers["webhook-signature"].replace("v1,", "v1a,")},
+    ):
+        reply = merchant.send(sent, **changed)
+        assert is_problem(reply, 401)
+        assert reply.json["code"] == "INVALID_SIGNATURE"
+    assert not merchant.is_given(sale)
+    assert merchant.send(sent).json["status"] == "success"
+
+
+def forge(merchant: Merchant, address: str) -> Reply:
+    return merchant.send(Sale("creem", "nobody").told("another"), address)
+
+
+def is_banned(merchant: Merchant, address: str) -> bool:
+    """Forge until the address is refused as such, or until there is no use."""
+    return any(forge(merchant, address).http == 403 for _ in range(ENOUGH))
+
+
+def ban_of(merchant: Merchant, address: str) -> list[Any]:
+    found = items(merchant.service, "/bans")
+    return [one for one in found if address in str(one.get("address"))]
+
+
+def test_an_address_that_forges_is_banned_for_a_while(merchant: Merchant) -> None:
+    """S3 Webhook Security and Anti-Replay / Suspicious pattern detection: its risk grows, it is
+    banned and listed with an end, the log and the audit log tell so, and others are still heard.
+    """
+    address, other = new_address(), new_address()
+    assert is_banned(merchant, address)
+    sale = merchant.sale("creem")
+    refused = merchant.send(sale.told(), address)
+    assert is_problem(refused, 403)
+    assert refused.json["code"] != "ADDRESS_NOT_ALLOWED", "it has a reason of its own"
+    assert not merchant.is_given(sale)
+    (ban,) = ban_of(merchant, address)
+    assert any("risk" in name or "score" in name for name in ban), ban
+    assert any(name.endswith(("_at", "until")) and ban[name] for name in ban), ban
+    assert until(lambda: _told_of_ban(merchant, address))
+    audited = merchant.shared.rows("SELECT * FROM audit_log WHERE action LIKE '%ban%'")
+    assert any(address in json.dumps(row, default=str) for row in audited), audited
+    assert merchant.send(sale.told(), other).http == 200
+    assert merchant.is_given(sale)
+
+
+def _told_of_ban(merchant: Merchant, address: str) -> list[Any]:
+    lines = [json.dumps(line) for line in merchant.service.log_lines()]
+    return [line for line in lines if address in line and "ban" in line.lower()]
+
+
+def test_an_operator_lifts_a_ban(merchant: Merchant) -> None:
+    """S3 Webhook Security and Anti-Replay / Suspicious pattern detection: the address is heard
+    again, and it is on record who has lifted the ban.
+    """
+    address = new_address()
+    assert is_banned(merchant, address)
+    assert merchant.service.request("GET", "/api/v1/bans").http == 401
+    assert merchant.service.request("DELETE", f"/api/v1/bans/{address}").http == 401
+    lifted = merchant.service.api("DELETE", f"/bans/{address}")
+    assert lifted.http in {200, 204}, lifted.body
+    assert ban_of(merchant, address) == []
+    sale = merchant.sale("creem")
+    assert until(lambda: merchant.send(sale.told(), address).http == 200)
+    audited = merchant.shared.rows(
+        "SELECT * FROM audit_log WHERE action LIKE '%ban%' AND actor IS NOT NULL"
+    )
+    assert any(address in json.dumps(row, default=str) for row in audited), audited
+    assert is_problem(merchant.service.api("DELETE", f"/bans/{new_address()}"), 404)
+    assert merchant.service.api("DELETE", "/bans/nonsense").http in {400, 404, 422}
+
+
+def test_whoever_asks_for_unknown_sources_is_banned(merchant: Merchant) -> None:
+    """S3 Webhook Security and Anti-Replay / Suspicious pattern detection: looking for doors is
+    suspicious too.
+    """
+    address = new_address()
+    sent = Sent("/webhooks/admin", {"content-type": "application/json"}, b"{}")
+    assert 403 in times(ENOUGH, lambda: merchant.send(sent, address))
+    assert len(ban_of(merchant, address)) == 1
+
+
+@pytest.mark.parametrize("source", ["cn", "creem", "shop"])
+def test_a_gateway_is_never_banned_for_a_wrong_secret(merchant: Merchant, source: str) -> None:
+    """S3 Webhook Security and Anti-Replay / Suspicious pattern detection: an address from which a
+    verified delivery came is the gateway's, and a mis-rotated secret does not cut it off.
+    """
+    address = new_address()
+    sale = merchant.sale(source)
+    assert merchant.send(sale.told(), address).http == 200
+    assert not is_banned(merchant, address)
+    assert ban_of(merchant, address) == []
+    after = merchant.sale(source)
+    assert merchant.send(after.told(), address).http == 200
+    assert merchant.is_given(after)
+
+
+def test_what_comes_too_late_or_twice_is_not_suspicious(merchant: Merchant) -> None:
+    """S3 Webhook Security and Anti-Replay / Suspicious pattern detection: only what cannot be
+    verified adds risk; gateways repeat themselves for a day.
+    """
+    address = new_address()
+    late = merchant.sale("creem").late(4000).told()
+    assert set(times(150, lambda: merchant.send(late, address))) == {401}
+    assert ban_of(merchant, address) == []
+    sale = merchant.sale("creem")
+    assert set(times(150, lambda: merchant.send(sale.told(), address))) == {200}
+
+
+@contextmanager
+def limited(start_service: StartService, database_url: str, limits: str) -> Iterator[Merchant]:
+    config = f"{FOUR_GATEWAYS}\n[limits]\n{limits}\n"
+    yield Merchant(Shared(start_service(config), database_url))
+
+
+def is_limited(reply: Reply) -> bool:
+    """Whether the answer is 429 and says when to come again, and by which limit."""
+    assert reply.http == 429, reply
+    assert int(reply.headers["retry-after"]) > 0
+    assert reply.headers["ratelimit"]
+    assert reply.headers["ratelimit-policy"]
+    return True
+
+
+def test_an_address_that_sends_too_much_unverified_is_limited(
+    start_service: StartService, database_url: str
+) -> None:
+    """S3 Webhook Security and Anti-Replay / Rate limiting: 429 with the limit in its headers, on
+    record in log and metrics, for this address alone, whatever address it claims to have.
+    """
+    with limited(start_service, database_url, 'unverified = "5/minute"') as merchant:
+        address = new_address()
+        assert times(5, lambda: forge(merchant, address)) == [401] * 5
+        reply = forge(merchant, address)
+        assert is_limited(reply)
+        assert is_problem(reply, 429)
+        claimed = merchant.send(
+            Sale("creem").told("another"), address, **{"x-forwarded-for": "192.0.2.1"}
+        )
+        assert is_limited(claimed)
+        assert is_limited(merchant.send(Sale("cn").told("another"), address))
+        assert (
+            merchant.service.metric("webhook_requests_total", provider="creem", http_code="429")
+            == 2
+        )
+        assert until(lambda: _told_of_limit(merchant, address))
+        other = new_address()
+        assert forge(merchant, other).http == 401
+        sale = merchant.sale("creem")
+        assert merchant.send(sale.told(), other).http == 200
+        assert merchant.is_given(sale)
+
+
+def _told_of_limit(merchant: Merchant, address: str) -> list[str]:
+    lines = [json.dumps(line) for line in merchant.service.log_lines()]
+    return [line for line in lines if address in line and "limit" in line.lower()]
+
+
+def test_honest_deliveries_are_not_limited_unless_it_is_configured(
+    start_service: StartService, database_url: str
+) -> None:
+    """S3 Webhook Security and Anti-Replay / Rate limiting: a busy gateway sends a lot from one
+    address.
+    """
+    with limited(start_service, database_url, 'unverified = "5/minute"') as merchant:
+        address = new_address()
+        sales = iter([merchant.sale("creem") for _ in range(30)])
+        assert set(times(30, lambda: merchant.send(next(sales).told(), address))) == {200}
+        assert times(5, lambda: forge(merchant, address)) == [401] * 5
+        sale = merchant.sale("creem")
+        assert merchant.send(sale.told(), address).http == 200, "a gateway has a higher limit"
+
+
+@pytest.mark.parametrize("setting", ["per_address", "per_source"])
+def test_all_that_is_sent_can_be_limited(
+    start_service: StartService, database_url: str, setting: str
+) -> None:
+    """S3 Webhook Security and Anti-Replay / Rate limiting: also of what is verified, by address or
+    by source.
+    """
+    with limited(start_service, database_url, f'{setting} = "6/minute"') as merchant:
+        address = new_address()
+        sale = merchant.sale("creem")
+        assert times(6, lambda: merchant.send(sale.told(), address)) == [200] * 6
+        late = merchant.sale("creem")
+        assert is_limited(merchant.send(late.told(), address))
+        assert not merchant.is_given(late)
+        elsewhere = merchant.send(late.told(), new_address())
+        other_source = merchant.send(merchant.sale("shop").told(), address)
+        if setting == "per_address":
+            assert elsewhere.http == 200
+            assert is_limited(other_source)
+        else:
+            assert is_limited(elsewhere)
+            assert other_source.http == 200
+
+
+def test_a_trusted_proxy_names_the_address_that_is_limited(
+    start_service: StartService, database_url: str
+) -> None:
+    """S3 Webhook Security and Anti-Replay / Rate limiting: behind a proxy, one client's flood does
+    not count against another's.
+    """
+    config = f"""
+{FOUR_GATEWAYS}
+[server]
+trusted_proxies = ["127.0.0.1/32"]
+[limits]
+unverified = "5/minute"
+"""
+    merchant = Merchant(Shared(start_service(config), database_url))
+
+    def through_the_proxy(client: str) -> Reply:
+        told = Sale("creem").told("another")
+        return merchant.send(told, **{"x-forwarded-for": client})
+
+    assert times(5, lambda: through_the_proxy("192.0.2.1")) == [401] * 5
+    assert is_limited(through_the_proxy("192.0.2.1"))
+    assert through_the_proxy("192.0.2.2").http == 401
+    assert is_limited(through_the_proxy("192.0.2.9, 192.0.2.1"))
