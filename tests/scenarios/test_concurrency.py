@@ -7,6 +7,8 @@ from typing import Final
 
 import pytest
 
+from tests.conftest import StartService
+from tests.flow.conftest import Shared
 from tests.flow.tools import at_once, until
 from tests.scenarios.gateways import CONFIG as FOUR_GATEWAYS
 from tests.scenarios.gateways import Sale
@@ -124,6 +126,43 @@ def test_contradicting_deliveries_with_one_id_at_once(merchant: Merchant) -> Non
         words = {reply.json["status"] for reply in replies}
         assert words in ({"success", "conflict"}, {"accepted", "conflict"})
         assert merchant.balance(wallet) == (100 if "success" in words else 0)
+
+
+@pytest.mark.parametrize("how", ["two processes", "queued"])
+def test_identical_deliveries_at_once_however_it_is_run(
+    start_service: StartService, database_url: str, how: str
+) -> None:
+    """S3 Concurrent Processing and Idempotency / Concurrent webhook processing: it is the database
+    that decides who was first, between processes and between a worker and the door.
+    """
+    queued = f'{CONFIG}\n[server]\nmode = "queued"\n'
+    service = (
+        start_service(queued)
+        if how == "queued"
+        else start_service(CONFIG, arguments=("--processes", "2"))
+    )
+    merchant = Merchant(Shared(service, database_url))
+    for source, currency in (("cn", "CNY"), ("creem", "EUR"), ("shop", "USD")):
+        sale, wallet = top_up(merchant, source, currency)
+        replies = at_once(*[partial(merchant.send, sale.told())] * 20)
+        assert {reply.http for reply in replies} == {200}
+        assert until(partial(merchant.is_given, sale))
+        assert merchant.send(sale.told()).http == 200
+        assert merchant.balance(wallet) == 100
+        assert merchant.event(sale)["status"] == "PROCESSED"
+        assert len(merchant.payments(sale)) == 1
+
+
+def test_one_id_at_two_gateways_is_two_events(merchant: Merchant) -> None:
+    """S3 Concurrent Processing and Idempotency / Concurrent webhook processing: nothing of one
+    source is mistaken for another's.
+    """
+    first, second = merchant.sale("creem"), merchant.sale("shop")
+    second = second.but(event_id=first.event_id, payment=first.payment)
+    at_once(partial(merchant.send, first.told()), partial(merchant.send, second.told()))
+    assert merchant.is_given(first)
+    assert merchant.is_given(second)
+    assert merchant.event(first)["id"] != merchant.event(second)["id"]
 
 
 @pytest.mark.parametrize("source", ["cn", "creem", "shop"])
