@@ -283,12 +283,25 @@ def test_a_dispute_is_told_of_its_payment() -> None:
     assert (event.amount, event.refunded, event.refund) == (EUR_10, None, None)
 
 
-@pytest.mark.parametrize("order", [ORDER | {"status": "pending"}, {}, None, ORDER | {"amount": 0}])
+@pytest.mark.parametrize("order", [ORDER | {"status": "pending"}, None, ORDER | {"amount": 0}])
 def test_a_checkout_that_was_not_paid_for_is_ignored(order: Any) -> None:
     """PRV-5: a trial, or one that is still to be paid."""
     event = meant("checkout.completed", CHECKOUT | {"order": order})
     assert isinstance(event, Ignored)
     assert event.code is Code.NON_SUCCESS_STATUS
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"order": "ord_1"}, {"order": {}}, {"order": None, "subscription": None}],
+    ids=["its id only", "empty", "none, and no trial"],
+)
+def test_a_checkout_that_does_not_say_whether_it_was_paid_for_is_malformed(
+    changed: dict[str, Any],
+) -> None:
+    """REC-6: no status. Ignored, it might be money that nobody hears of."""
+    with pytest.raises(MalformedError, match="status is missing"):
+        meant("checkout.completed", CHECKOUT | changed)
 
 
 @pytest.mark.parametrize("kind", ["subscription.canceled", "credits.granted", "subscription.paid "])

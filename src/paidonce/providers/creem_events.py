@@ -92,7 +92,11 @@ def read_event(delivery: Delivery) -> Read:
 
 def _checkout(checkout: Part, at: datetime) -> PaymentEvent | Ignored:
     order, subscription = _part(checkout, "order"), _part(checkout, "subscription")
-    if order.get("status") != "paid":
+    is_trial = checkout.get("order") is None and bool(subscription)
+    status = text(order.get("status"), "order.status")
+    if status is None and not is_trial:
+        raise MalformedError("order.status is missing")
+    if status != "paid":
         return _UNPAID
     charge = _charge(order)
     if charge is None:
