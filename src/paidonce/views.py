@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -177,6 +178,28 @@ class EventDetail(EventView):
 
 
 @dataclass(frozen=True, slots=True)
+class ReprocessedView:
+    """What became of an event that was processed again.
+
+    `event_id` is its own, or that of the event which refused evidence has become, or repeats.
+    """
+
+    result: str
+    was: EventStatus
+    was_error_code: str | None
+    event_id: UUID
+    signature: str | None
+    applied: bool  # whether a payment was applied by it now
+
+
+@dataclass(frozen=True, slots=True)
+class ReprocessedEvent(EventDetail):
+    """An event after it was processed again, and what became of it."""
+
+    reprocessed: ReprocessedView
+
+
+@dataclass(frozen=True, slots=True)
 class KeyView:
     id: UUID
     name: str
@@ -281,6 +304,11 @@ def event_fields(row: Mapping[str, Any]) -> dict[str, Any]:
     fields["order"] = fields.pop("order_reference")
     fields["test"] = fields.pop("is_test")
     return fields
+
+
+def reprocessed_event(event: EventDetail, reprocessed: ReprocessedView) -> ReprocessedEvent:
+    fields = {one.name: getattr(event, one.name) for one in dataclass_fields(event)}
+    return ReprocessedEvent(**fields, reprocessed=reprocessed)
 
 
 def happy_trail(event: EventView) -> Iterator[TrailItem]:

@@ -1,13 +1,26 @@
 """What an operator can ask or do. HTTP, the command line and the dashboard are thin over this."""
 
 from paidonce.operations.desk import MAX_PAGE, Actor, Scope
-from paidonce.operations.events import EventVerbs
 from paidonce.operations.keys import KeyVerbs
 from paidonce.operations.orders import OrderRequest
 from paidonce.operations.payments import PaymentVerbs
+from paidonce.operations.replay_views import DiscardView, ReplayView
+from paidonce.operations.replays import MAX_RATE, ReplayVerbs
+from paidonce.operations.reprocessing import ReprocessingVerbs
+from paidonce.store.replays import EventFilter
 
-__all__ = ["MAX_PAGE", "Actor", "Operations", "OrderRequest", "Scope"]
+__all__ = [
+    "MAX_PAGE",
+    "MAX_RATE",
+    "Actor",
+    "DiscardView",
+    "EventFilter",
+    "Operations",
+    "OrderRequest",
+    "ReplayView",
+    "Scope",
+]
 
 
-class Operations(PaymentVerbs, EventVerbs, KeyVerbs):
-    """All verbs: of users, orders, wallets and payments, of events, and of keys."""
+class Operations(PaymentVerbs, ReprocessingVerbs, ReplayVerbs, KeyVerbs):
+    """All verbs: of users, orders, wallets and payments, of events and replays, and of keys."""

@@ -4,7 +4,17 @@ from fastapi import FastAPI
 
 from paidonce import __version__
 from paidonce.operations import Operations
-from paidonce.web.api import documentation, errors, events, orders, payments, users, wallets
+from paidonce.web.api import (
+    dead_letters,
+    documentation,
+    errors,
+    events,
+    orders,
+    payments,
+    replays,
+    users,
+    wallets,
+)
 from paidonce.web.api.documentation import describe
 from paidonce.web.api.shapes import ERRORS
 
@@ -17,6 +27,7 @@ def operators_api(operations: Operations) -> FastAPI:
         title="Paidonce", version=__version__, docs_url=None, redoc_url=None, responses=ERRORS
     )
     api.state.operations = operations
-    for calls in (errors, documentation, users, orders, wallets, payments, events):
-        calls.add_to(api)
+    calls = (users, orders, wallets, payments, events, dead_letters, replays)
+    for one in (errors, documentation, *calls):
+        one.add_to(api)
     return api

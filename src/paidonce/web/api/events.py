@@ -6,9 +6,9 @@ from uuid import UUID
 from fastapi import FastAPI
 
 from paidonce.domain.events import EventStatus
-from paidonce.views import EventDetail, EventView
+from paidonce.views import EventDetail, EventView, ReprocessedEvent
 from paidonce.web.api.shapes import Limit, Page, Text, page
-from paidonce.web.auth import Reader, Verbs
+from paidonce.web.auth import Operator, Reader, Verbs
 
 
 def add_to(api: FastAPI) -> None:
@@ -46,3 +46,12 @@ def add_to(api: FastAPI) -> None:
     async def get_event(event_id: UUID, verbs: Verbs, actor: Reader) -> EventDetail:
         """One event with its whole trail."""
         return await verbs.event(event_id)
+
+    @api.post("/api/v1/events/{event_id}/reprocess", tags=["events"])
+    async def reprocess_event(event_id: UUID, verbs: Verbs, actor: Operator) -> ReprocessedEvent:
+        """Verify and process one event again, from its raw bytes, at the time at which it arrived.
+
+        What is applied is never applied again. A delivery that was refused and is found authentic
+        now becomes an event of its own; one that stays refused is 409 with the code of its refusal.
+        """
+        return await verbs.reprocess_event(event_id, actor)
