@@ -1,5 +1,6 @@
 """What every command shares: its settings, its two consoles, its way to run."""
 
+import getpass
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from paidonce.errors import ConfigurationError, PaidonceError
 from paidonce.settings import Settings
 
 if TYPE_CHECKING:
-    from paidonce.operations import Operations
+    from paidonce.operations import Actor, Operations
 
 T = TypeVar("T")
 
@@ -36,9 +37,11 @@ def chosen_settings(config: Path | None, **server: Any) -> tuple[Settings, bool]
 
 
 def operate(config: Path | None, verb: "Callable[[Operations], Awaitable[T]]") -> T:
-    """Ask for something, or do it, as an operator on this machine."""
+    """Ask for something, or do it, as an operator on this machine. What it logs is not shown."""
     from paidonce.app import opened_operations
+    from paidonce.telemetry import keep_quiet
 
+    keep_quiet()
     settings, _ = chosen_settings(config)
 
     async def within() -> T:
@@ -47,6 +50,17 @@ def operate(config: Path | None, verb: "Callable[[Operations], Awaitable[T]]") -
 
     answer: T = run(within())
     return answer
+
+
+def operator() -> "Actor":
+    """Who works on this machine, as the audit log names him. He may do everything."""
+    from paidonce.operations import Actor, Scope
+
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # nobody, by the system's own list
+        name = "somebody"
+    return Actor(f"{name} on the command line", Scope.ADMIN)
 
 
 def show(values: Any, columns: Mapping[str, Callable[[Any], object]], as_json: bool) -> None:
