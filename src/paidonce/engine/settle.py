@@ -82,6 +82,7 @@ async def settle_at_once(
 
 async def foresee(connection: Connection, items: Sequence[Item], rules: Rules) -> Settled:
     """What settling the items would come to now. Nothing is locked, and nothing is written."""
+    items = await without_replays(connection, items, records=False)
     loaded = await settlement.look(connection, _wanted(items))
     settled, _ = _decided(items, rules, loaded)
     return settled
