@@ -18,6 +18,8 @@ provider = "stripe"
 secrets = ["whsec_test"]
 """
 ALONE: Final = BASIC.replace(f'secrets = ["{SECRET}", "second-secret"]', f'secrets = ["{SECRET}"]')
+LEAVING: Final = f'[sources.leaving]\nprovider = "tilda"\nsecrets = ["{SECRET}"]\n'
+WEEKLY: Final = '[plans.weekly]\nprice = "300.00"\ncurrency = "RUB"\ndays = 7\n'
 WRONG: Final = BASIC.replace(SECRET, "a-typing-error").replace("second-secret", "another")
 
 
@@ -171,10 +173,11 @@ def test_what_was_refused_for_a_wrong_secret_of_ours_becomes_an_event(
     """OPS-4 SEC-5: with the bytes and the time of then; its evidence names it."""
     wrong = start_service(WRONG)
     assert wrong.deliver(paid("mistyped")).http == 401
+    assert wrong.deliver(paid("twice", email="twice@example.com")).http == 401
     wrong.end()
     service = start_service()
-    user = service.user("buyer@example.com")
-    (evidence,) = items(service, "/events", status="FAILED_FINAL")
+    user, other = service.user("buyer@example.com"), service.user("twice@example.com")
+    repeated, evidence = items(service, "/events", status="FAILED_FINAL")
 
     made = event(service, _reprocess(service, evidence["id"])["reprocessed"]["event_id"])
 
@@ -182,78 +185,47 @@ def test_what_was_refused_for_a_wrong_secret_of_ours_becomes_an_event(
     assert made["received_at"] == evidence["received_at"]
     assert len(items(service, "/subscriptions", user_id=user["id"])) == 1
     assert "event_taken_from_evidence" in actions_of(service, made["id"])
-    (named,) = [
-        one["details"]["event_id"]
-        for one in event(service, evidence["id"])["trail"]
-        if one["action"] == "event_reprocessed"
-    ]
-    assert named == made["id"]
-    assert event(service, evidence["id"])["status"] == "FAILED_FINAL"
+    after = event(service, evidence["id"])
+    (entry,) = [one for one in after["trail"] if one["action"] == "event_reprocessed"]
+    assert (entry["details"]["event_id"], after["status"]) == (made["id"], "FAILED_FINAL")
     end = period_end(service, user["id"])
     assert service.deliver(paid("mistyped")).json["status"] == "duplicate"
     assert period_end(service, user["id"]) == end
 
-
-def test_evidence_of_an_event_that_has_come_since_is_its_duplicate(
-    start_service: StartService,
-) -> None:
-    """OPS-4 INB-1: the key is claimed as by any delivery."""
-    wrong = start_service(WRONG)
-    wrong.deliver(paid("twice"))
-    wrong.end()
-    service = start_service()
-    user = service.user("buyer@example.com")
-    real = service.deliver(paid("twice")).json["event_id"]
-    end = period_end(service, user["id"])
-    (evidence,) = items(service, "/events", status="FAILED_FINAL")
-    told = _reprocess(service, evidence["id"])["reprocessed"]
-    assert (told["result"], told["event_id"]) == ("duplicate", real)
-    assert period_end(service, user["id"]) == end
+    real = service.deliver(paid("twice", email="twice@example.com")).json["event_id"]
+    end = period_end(service, other["id"])
+    told = _reprocess(service, repeated["id"])["reprocessed"]
+    assert (told["result"], told["event_id"]) == ("duplicate", real), "the real one came since"
+    assert period_end(service, other["id"]) == end
 
 
-def test_a_secret_that_was_retired_since_does_not_fail_what_was_verified_then(
-    start_service: StartService,
-) -> None:
-    """OPS-4: the trail says that it could not be checked."""
-    first = start_service()
-    event_id = first.deliver(paid("rotated"), secret="second-secret").json["event_id"]
-    first.end()
-    service = start_service(ALONE)
-    service.user("buyer@example.com")
-    done = _reprocess(service, event_id)
-    assert done["status"] == "PROCESSED"
-    assert done["reprocessed"]["signature"] == "could not be checked any more"
-    (entry,) = [one for one in done["trail"] if one["action"] == "event_reprocessed"]
-    assert entry["details"]["signature"] == "could not be checked any more"
-
-
-def test_what_failed_for_good_is_applied_when_its_cause_is_mended(
-    start_service: StartService,
-) -> None:
-    """OPS-4 PAY-4: a plan that was not configured."""
-    first = start_service()
+def test_what_is_configured_now_counts_for_what_came_before(start_service: StartService) -> None:
+    """OPS-4 PAY-4: a plan is there now, a secret was retired, a source is gone."""
+    first = start_service(f"{BASIC}{LEAVING}")
     user = first.user("buyer@example.com")
-    event_id = first.deliver(paid("plan", plan_id="weekly", amount="300.00")).json["event_id"]
-    assert event(first, event_id)["error_code"] == "PLAN_UNKNOWN"
+    unknown = first.deliver(paid("plan", plan_id="weekly", amount="300.00")).json["event_id"]
+    rotated = first.deliver(
+        paid("rotated", email="later@example.com"), secret="second-secret"
+    ).json["event_id"]
+    gone = first.deliver(paid("gone", email="gone@example.com"), source="leaving").json["event_id"]
+    assert event(first, unknown)["error_code"] == "PLAN_UNKNOWN"
     first.end()
-    weekly = '[plans.weekly]\nprice = "300.00"\ncurrency = "RUB"\ndays = 7\n'
-    service = start_service(f"{BASIC}\n{weekly}")
-    done = _reprocess(service, event_id)
+    service = start_service(f"{ALONE}{WEEKLY}")
+
+    done = _reprocess(service, unknown)
     assert (done["status"], done["reprocessed"]["was_error_code"]) == ("PROCESSED", "PLAN_UNKNOWN")
     assert done["reprocessed"]["applied"]
     assert len(items(service, "/subscriptions", user_id=user["id"])) == 1
 
+    done = _reprocess(service, rotated)
+    assert done["error_code"] == "USER_MISSING", "it was read and settled, and not refused"
+    (entry,) = [one for one in done["trail"] if one["action"] == "event_reprocessed"]
+    assert entry["details"]["signature"] == "could not be checked any more"
 
-def test_an_event_of_a_source_that_is_gone_stays_as_it_is(start_service: StartService) -> None:
-    """OPS-4"""
-    first = start_service()
-    event_id = first.deliver(paid("gone")).json["event_id"]
-    first.end()
-    service = start_service(BASIC.replace("[sources.payments]", "[sources.others]"))
-    refused = service.api("POST", f"/events/{event_id}/reprocess")
+    refused = service.api("POST", f"/events/{gone}/reprocess")
     assert is_problem(refused, 409)
     assert "configure" in refused.json["detail"]
-    assert event(service, event_id)["next_attempt_at"] is not None, "it is still in the queue"
+    assert event(service, gone)["next_attempt_at"] is not None, "it is still in the queue"
 
 
 OPERATORS: Final[list[tuple[str, Any]]] = [
