@@ -24,6 +24,7 @@ from paidonce.engine.handlers import Handlers, import_handlers, registered
 from paidonce.engine.intake import Intake
 from paidonce.engine.items import Rules, Source
 from paidonce.engine.janitor import Janitor
+from paidonce.engine.replaying import Replayer
 from paidonce.engine.retry import RetryPolicy
 from paidonce.engine.worker import MAX_BATCH, MAX_BYTES_IN_HAND, Worker
 from paidonce.errors import (
@@ -142,10 +143,11 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
         rules, sources = await load_rules(settings, database)
         bell = Bell(database)
         limit = _batch_limit(settings)
-        workers: tuple[Worker | Asker, ...] = (
+        workers: tuple[Worker | Asker | Replayer, ...] = (
             Worker(database, rules, bell, limit),
             Asker(database, rules, bell, min(limit, MAX_AT_ONCE)),
             *_handler_workers(settings, database, rules, bell),
+            Replayer(database, rules, bell, limit),
         )
         if Role.WORKER in roles:
             await stack.enter_async_context(_in_background(bell.listen()))

@@ -27,6 +27,7 @@ class Point(StrEnum):
     HANDLED = "handled"  # the user's own handlers have run; the transaction is open
     WORKED = "worked"  # a worker's batch is committed; nothing is logged
     CREATED = "created"  # a user is added; what waits for it is not settled
+    REPLAYED = "replayed"  # a part of a replay is done and written down; its transaction is open
 
 
 _armed: Point | None = None

@@ -22,6 +22,7 @@ PaidonceError
 └── RequestError              an operator asked for something that cannot be done
     ├── NotFoundError
     ├── ConflictError
+    │   └── StillRefusedError     a delivery that is processed again is refused again
     └── InvalidRequestError
 
 Errors know nothing of HTTP; `web/problems.py` maps them to statuses.
@@ -149,7 +150,7 @@ class InvalidMoneyError(PaidonceError):
 class RequestError(PaidonceError):
     """An operator asked for something that cannot be done."""
 
-    code: ClassVar[str] = "INVALID_REQUEST"
+    code: str = "INVALID_REQUEST"
 
 
 class NotFoundError(RequestError):
@@ -162,6 +163,14 @@ class ConflictError(RequestError):
     """The request contradicts what is there already."""
 
     code = "CONFLICT"
+
+
+class StillRefusedError(ConflictError):
+    """A delivery that was refused is refused again; `code` says why, as it does on the event."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class InvalidRequestError(RequestError):

@@ -263,8 +263,13 @@ _OURS: Final = frozenset({"request_id", "provider", "source", "email", "result"}
 _LOG_OPTIONS: Final = orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
 
 
+_is_quiet = False
+
+
 def log_outcomes(at: datetime, lines: Iterable[OutcomeLine]) -> None:
     """Write one line for each; a process that is alone writes them all at once."""
+    if _is_quiet:
+        return
     said = {"timestamp": at, "level": "info", "event": "webhook_outcome"}
     texts = [orjson.dumps(said | _masked(line), default=str, option=_LOG_OPTIONS) for line in lines]
     # Several processes may write to one pipe: only what is short is written in one piece there.
@@ -283,6 +288,17 @@ def configure_logging() -> None:
     library = logging.StreamHandler(sys.stdout)
     library.setFormatter(_LibraryLines())
     logging.basicConfig(handlers=[library], level=logging.WARNING, force=True)
+
+
+def keep_quiet() -> None:
+    """For a command: it says what it was asked for. Only warnings are logged, to standard error."""
+    global _is_quiet  # noqa: PLW0603 - a process is a command or a service, for good
+    _is_quiet = True
+    _configure_structlog()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
 
 
 def configure_logging_if_nobody_has() -> None:

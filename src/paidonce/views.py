@@ -3,6 +3,7 @@
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from datetime import date, datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -245,6 +246,28 @@ class Statistics(Counts):
 
 
 @dataclass(frozen=True, slots=True)
+class ReprocessedView:
+    """What became of an event that was processed again.
+
+    `event_id` is its own, or that of the event which refused evidence has become, or repeats.
+    """
+
+    result: str
+    was: EventStatus
+    was_error_code: str | None
+    event_id: UUID
+    signature: str | None
+    applied: bool  # whether a payment was applied by it now
+
+
+@dataclass(frozen=True, slots=True)
+class ReprocessedEvent(EventDetail):
+    """An event after it was processed again, and what became of it."""
+
+    reprocessed: ReprocessedView
+
+
+@dataclass(frozen=True, slots=True)
 class KeyView:
     id: UUID
     name: str
@@ -371,6 +394,11 @@ def evidence_view(row: Mapping[str, Any], masker: Masker) -> EvidenceView:
         size=row["size"],
         is_truncated=row["size"] > MAX_SHOWN,
     )
+
+
+def reprocessed_event(event: EventDetail, reprocessed: ReprocessedView) -> ReprocessedEvent:
+    fields = {one.name: getattr(event, one.name) for one in dataclass_fields(event)}
+    return ReprocessedEvent(**fields, reprocessed=reprocessed)
 
 
 def happy_trail(event: EventView) -> Iterator[TrailItem]:

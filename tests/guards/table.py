@@ -15,6 +15,7 @@ _GROUP: Final = "engine/group.py"
 _HANDLING: Final = "engine/handling.py"
 _INTAKE: Final = "engine/intake.py"
 _LANES: Final = "store/migrations/versions/0003_lanes.sql"
+_REPLAYS_SQL: Final = "store/replays.sql"
 _REVERSING: Final = "domain/reversing.py"
 _SCHEMA: Final = "store/migrations/versions/0001_first.sql"
 _SETTLEMENT: Final = "store/settlement.sql"
@@ -24,6 +25,7 @@ _HANDLERS: Final = "tests/store/test_handlers.py::test_"
 _RACES: Final = "tests/store/test_races.py::test_"
 _ORDER_RACES: Final = "tests/store/test_order_races.py::test_"
 _LIVES: Final = "tests/unit/test_lives.py::test_"
+_REPLAYS: Final = "tests/store/test_replays.py::test_"
 _RIVALS: Final = "tests/unit/test_rivals.py::test_"
 _SETTLE: Final = "tests/store/test_settle.py::test_"
 _WORKER: Final = "tests/store/test_worker.py::test_"
@@ -1064,6 +1066,41 @@ GUARDS: Final = (
         "        _refuse_twin(name, handler)\n",
         "",
         "tests/unit/test_handlers.py::test_a_file_that_is_imported_under_two_names_is_refused",
+        is_kin=True,
+    ),
+    # What is processed again.
+    Guard(
+        "a chunk of a replay is done by one process",
+        "OPS-4",
+        _REPLAYS_SQL,
+        "AND version = :version",
+        "AND (version = :version OR true)",
+        f"{_REPLAYS}two_processes_cannot_do_the_same_chunk",
+    ),
+    Guard(
+        "a replay that was stopped keeps nothing more",
+        "OPS-4",
+        _REPLAYS_SQL,
+        "AND status = 'RUNNING' AND version",
+        "AND version",
+        f"{_REPLAYS}what_is_in_hand_when_it_is_stopped_leaves_nothing[pause]",
+        is_kin=True,
+    ),
+    Guard(
+        "what was forged is verified before it becomes an event",
+        "OPS-4",
+        "engine/verifying.py",
+        "    except RefusedError:\n        if not is_accepted:\n",
+        "    except RefusedError:\n        if False:\n",
+        f"{_REPLAYS}refused_evidence_that_is_authentic_now_becomes_events",
+    ),
+    Guard(
+        "an event is processed again by one at a time",
+        "OPS-4",
+        "store/reprocessing.sql",
+        "   FOR NO KEY UPDATE OF e SKIP LOCKED;  -- locks\n",
+        "",
+        "tests/store/test_reprocessing.py::test_ten_operators_at_once_apply_a_payment_once",
         is_kin=True,
     ),
     # What a gateway's own words could be bent to.

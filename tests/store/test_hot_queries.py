@@ -16,7 +16,17 @@ from paidonce.domain.events import PaymentId, SourceId, SubscriptionId, UserId
 from paidonce.domain.money import Money
 from paidonce.domain.payments import Facts, Payment
 from paidonce.domain.subscriptions import Subscription, SubscriptionStatus
-from paidonce.store import asking, due, listings, months, nonces, retention, settlement
+from paidonce.store import (
+    asking,
+    due,
+    listings,
+    months,
+    nonces,
+    replays,
+    reprocessing,
+    retention,
+    settlement,
+)
 from paidonce.store.db import Database
 from paidonce.store.listings import FIRST_ID, LAST_ID, first_id_at
 from paidonce.store.queries import Connection, Query
@@ -594,3 +604,44 @@ async def test_asking_whether_something_waits_in_a_month_reads_only_what_waits(
         assert_no_table_is_read_through(nodes)
         assert_few_rows_are_touched(nodes, UNUSUAL)
         assert len(partitions_planned(nodes)) == 1
+
+
+SCAN: Final = 50
+OF_PAYMENT: Final[dict[str, Any]] = {"payment": "p-5000", "payment_id": None}
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [
+        ("page_by_id", {"status": None}),
+        ("page_by_id", {"status": "PROCESSED", "error_code": "INTERNAL"}),
+        ("page_by_status", {"status": "VALIDATED"}),
+        ("page_by_status", {"status": "DEAD_LETTER"}),
+        ("page_of_payment", {"status": None, **OF_PAYMENT}),
+        ("page_of_order", {"status": None, "order_reference": "o-7", **OF_PAYMENT}),
+    ],
+    ids=["all", "none of many", "the first ones", "none", "payment", "order"],
+)
+@pytest.mark.parametrize("after", [FIRST_ID, first_id_at(_first_of_month(2))], ids=["start", "far"])
+async def test_a_page_of_a_replay_looks_at_no_more_events_than_it_may(
+    connection: Connection, name: str, chosen: dict[str, Any], after: UUID
+) -> None:
+    """DAT-2 OPS-4: whatever matches, and wherever it stands."""
+    bounds = {"after": after, "before": LAST_ID, "scan": SCAN, "limit": 10}
+    values: dict[str, Any] = {"source": "shop", "error_code": None, **chosen, **bounds}
+    nodes = await explained(connection, replays.QUERIES[name], **values)
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, SCAN)
+
+
+async def test_taking_events_to_be_processed_again_reads_only_those(connection: Connection) -> None:
+    """DAT-2 OPS-4"""
+    ids = await event_ids(connection, "DESC", 5)
+    values: dict[str, Any] = {"event_id": ids, "first_id": min(ids), "last_id": max(ids)}
+    nodes = await explained(connection, reprocessing.QUERIES["events"], **values)
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, len(ids))
+    assert len(partitions_read(nodes)) == 1
+    nodes = await explained(connection, reprocessing.QUERIES["take_due"], event_id=ids)
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, 2 * len(ids))

@@ -172,6 +172,15 @@ NONCE: dict[str, Any] = {
     "fingerprint": DIGEST,
     "fingerprint_version": 1,
 }
+REPLAY: dict[str, Any] = {
+    "id": UUID(int=7),
+    "status": "RUNNING",
+    "filter": "{}",
+    "is_dry_run": False,
+    "rate": 100,
+    "actor": "somebody",
+    "started_at": NOW,
+}
 RIGHT = {
     "webhook_events": EVENT,
     "payments": PAYMENT,
@@ -186,6 +195,7 @@ RIGHT = {
     "ledger_entries": ENTRY,
     "due": DUE,
     "nonces": NONCE,
+    "replays": REPLAY,
 }
 OTHER_ID = UUID(int=9)
 FAILED = {"status": "FAILED_FINAL", "error_code": "MALFORMED"}
@@ -261,6 +271,23 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("plan_versions", "plan_versions_price_minor_check", {"price_minor": 0}),
     ("plan_versions", "plan_versions_days_check", {"days": -1, "months": 2}),
     ("plan_versions", "plan_versions_months_check", {"months": -1}),
+    ("replays", "replays_status", {"status": "GONE"}),
+    ("replays", "replays_final_is_finished", {"finished_at": NOW}),
+    ("replays", "replays_final_is_finished", {"status": "DONE"}),
+    ("replays", "replays_running_is_started", {"started_at": None}),
+    ("replays", "replays_running_is_started", {"status": "PENDING"}),
+    ("replays", "replays_paused_since", {"status": "PAUSED"}),
+    ("replays", "replays_paused_since", {"paused_at": NOW}),
+    ("replays", "replays_failed_has_error", {"error": "a fault"}),
+    ("replays", "replays_failed_has_error", {"status": "FAILED", "finished_at": NOW}),
+    ("replays", "replays_rate", {"rate": 0}),
+    ("replays", "replays_numbers", {"done": -1}),
+    ("replays", "replays_numbers", {"total": -1}),
+    (
+        "replays",
+        "replays_done_leaves_nothing",
+        {"status": "DONE", "finished_at": NOW, "left_over": [OTHER_ID]},
+    ),
     ("api_keys", "api_keys_scope", {"scope": "root"}),
     ("api_keys", "api_keys_hash", {"hash": b"plain"}),
     ("refunds", "refunds_amount_minor_check", {"amount_minor": -1}),

@@ -10,7 +10,17 @@ from typing import Annotated, NoReturn
 import typer
 
 from paidonce import __version__
-from paidonce.cli import events, keys, listening, payments, sending, serving, statistics
+from paidonce.cli import (
+    dead_letters,
+    events,
+    keys,
+    listening,
+    payments,
+    replays,
+    sending,
+    serving,
+    statistics,
+)
 from paidonce.cli.terminal import exit_code, shown
 
 app = typer.Typer(
@@ -19,7 +29,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for commands in (serving, sending, events, payments, statistics, listening, keys):
+operating = (events, dead_letters, replays, payments, statistics, listening, keys)
+for commands in (serving, sending, *operating):
     commands.add_to(app)
 
 

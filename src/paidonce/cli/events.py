@@ -2,12 +2,24 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Any, Final
 from uuid import UUID
 
 import typer
 
+from paidonce.cli.choosing import (
+    ErrorCode,
+    Limit,
+    Order,
+    Payment,
+    Since,
+    Source,
+    Status,
+    Test,
+    Until,
+    time_of,
+)
+from paidonce.cli.reprocessing import reprocess
 from paidonce.cli.terminal import (
     Config,
     Json,
@@ -24,15 +36,6 @@ from paidonce.domain.events import EventStatus
 commands = typer.Typer(help="Every delivery that was kept.", no_args_is_help=True)
 
 LOOK_PERIOD_S: Final = 0.5
-MAX_LISTED: Final = 100_000
-
-Source = Annotated[str | None, typer.Option(help="Of this source only.")]
-Status = Annotated[EventStatus | None, typer.Option(help="With this status only.")]
-ErrorCode = Annotated[str | None, typer.Option(help="With this error code only.")]
-Order = Annotated[str | None, typer.Option(help="Of the order with this reference.")]
-Payment = Annotated[str | None, typer.Option(help="Of this payment: the gateway's id, or ours.")]
-Test = Annotated[bool | None, typer.Option("--test/--no-test", help="Test data, or none of it.")]
-Limit = Annotated[int, typer.Option(min=1, max=MAX_LISTED, help="How many at most.")]
 
 COLUMNS: Final[Mapping[str, Callable[[Any], object]]] = {
     "received": lambda event: event.received_at.isoformat(timespec="seconds"),
@@ -48,6 +51,7 @@ COLUMNS: Final[Mapping[str, Callable[[Any], object]]] = {
 
 def add_to(app: typer.Typer) -> None:
     """Make these commands of the program."""
+    commands.command("reprocess")(reprocess)
     app.add_typer(commands, name="events")
 
 
@@ -58,8 +62,8 @@ def list_events(
     error_code: ErrorCode = None,
     order: Order = None,
     payment: Payment = None,
-    since: Annotated[datetime | None, typer.Option(help="Not before this time, UTC.")] = None,
-    until: Annotated[datetime | None, typer.Option(help="Before this time, UTC.")] = None,
+    since: Since = None,
+    until: Until = None,
     test: Test = None,
     limit: Limit = 50,
     config: Config = None,
@@ -69,7 +73,7 @@ def list_events(
     from paidonce.operations.paging import all_of
 
     filters = _filters(source, status, error_code, order, payment, test)
-    filters |= {"since": _utc(since), "until": _utc(until)}
+    filters |= {"since": time_of("--since", since), "until": time_of("--until", until)}
     found = operate(config, lambda verbs: all_of(verbs.events, limit=limit, **filters))
     show(found, COLUMNS, json)
 
@@ -135,7 +139,3 @@ def _filters(
         "payment": payment,
         "test": test,
     }
-
-
-def _utc(time: datetime | None) -> datetime | None:
-    return None if time is None else time.replace(tzinfo=time.tzinfo or UTC)

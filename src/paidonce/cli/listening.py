@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from paidonce import sender
-from paidonce.cli.events import COLUMNS, LOOK_PERIOD_S, Source
+from paidonce.cli.choosing import Source
+from paidonce.cli.events import COLUMNS, LOOK_PERIOD_S
 from paidonce.cli.terminal import Config, Json, chosen_settings, line_of, run, told
 from paidonce.forwarding import Forwarded, Forwarder
 

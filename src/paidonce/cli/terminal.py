@@ -4,7 +4,6 @@ import getpass
 import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from contextlib import redirect_stdout
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -40,20 +39,18 @@ def chosen_settings(config: Path | None, **server: Any) -> tuple[Settings, bool]
 
 
 def operate(config: Path | None, verb: "Callable[[Operations], Awaitable[T]]") -> T:
-    """Ask for something, or do it, as an operator on this machine.
-
-    What is logged meanwhile goes beside the answer, which has standard output for itself.
-    """
+    """Ask for something, or do it, as an operator on this machine. What it logs is not shown."""
     from paidonce.app import opened_operations
+    from paidonce.telemetry import keep_quiet
 
+    keep_quiet()
     settings, _ = chosen_settings(config)
 
     async def within() -> T:
         async with opened_operations(settings) as operations:
             return await verb(operations)
 
-    with redirect_stdout(sys.stderr):
-        answer: T = run(within())
+    answer: T = run(within())
     return answer
 
 

@@ -19,10 +19,12 @@ def has_nonces(items: Sequence[Item]) -> bool:
     return any(isinstance(one, Incoming) and one.identity.nonce is not None for one in items)
 
 
-async def without_replays(connection: Connection, items: Sequence[Item]) -> Sequence[Item]:
+async def without_replays(
+    connection: Connection, items: Sequence[Item], *, records: bool = True
+) -> Sequence[Item]:
     """The items, those refused whose nonce was used for something else; the first one counts.
 
-    Runs in the caller's transaction.
+    Runs in the caller's transaction. Who only looks leaves nothing recorded.
     """
     if not has_nonces(items):
         return items
@@ -31,7 +33,7 @@ async def without_replays(connection: Connection, items: Sequence[Item]) -> Sequ
     for named in uses:
         if named is not None:
             first.setdefault(*named)
-    recorded = await nonces.record(connection, first)
+    recorded = await (nonces.record if records else nonces.recorded)(connection, first)
     return [
         _refused(item) if isinstance(item, Incoming) and _is_replayed(named, recorded) else item
         for item, named in zip(items, uses, strict=True)

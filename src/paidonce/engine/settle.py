@@ -80,6 +80,14 @@ async def settle_at_once(
     return settled
 
 
+async def foresee(connection: Connection, items: Sequence[Item], rules: Rules) -> Settled:
+    """What settling the items would come to now. Nothing is locked, and nothing is written."""
+    items = await without_replays(connection, items, records=False)
+    loaded = await settlement.look(connection, _wanted(items))
+    settled, _ = _decided(items, rules, loaded)
+    return settled
+
+
 def _decided(
     items: Sequence[Item], rules: Rules, loaded: Loaded
 ) -> tuple[Settled, settlement.Changes]:

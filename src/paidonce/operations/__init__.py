@@ -1,14 +1,28 @@
 """What an operator can ask or do. HTTP, the command line and the dashboard are thin over this."""
 
 from paidonce.operations.desk import MAX_PAGE, Actor, Found, Scope
-from paidonce.operations.events import EventVerbs
 from paidonce.operations.keys import KeyVerbs
 from paidonce.operations.orders import OrderRequest
 from paidonce.operations.payments import PaymentVerbs
+from paidonce.operations.replay_views import DiscardView, ReplayView
+from paidonce.operations.replays import MAX_RATE, ReplayVerbs
+from paidonce.operations.reprocessing import ReprocessingVerbs
 from paidonce.operations.statistics import StatisticsVerbs
+from paidonce.store.replays import EventFilter
 
-__all__ = ["MAX_PAGE", "Actor", "Found", "Operations", "OrderRequest", "Scope"]
+__all__ = [
+    "MAX_PAGE",
+    "MAX_RATE",
+    "Actor",
+    "DiscardView",
+    "EventFilter",
+    "Found",
+    "Operations",
+    "OrderRequest",
+    "ReplayView",
+    "Scope",
+]
 
 
-class Operations(PaymentVerbs, EventVerbs, StatisticsVerbs, KeyVerbs):
-    """All verbs: of users, orders, wallets and payments, of events and their counts, of keys."""
+class Operations(PaymentVerbs, ReprocessingVerbs, ReplayVerbs, StatisticsVerbs, KeyVerbs):
+    """All verbs: of users, orders, wallets and payments, of events and replays, and of keys."""

@@ -1,5 +1,6 @@
 """Who asks, and what every verb needs."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
@@ -45,6 +46,12 @@ class Found(Generic[T]):
 
     items: list[T]
     next_cursor: UUID | None = None
+
+
+def first_of(items: Sequence[T], limit: int, cursor: Callable[[T], UUID]) -> Found[T]:
+    """Some of the items; one more than the limit was read, to know whether something follows."""
+    shown = list(items[:limit])
+    return Found(shown, cursor(shown[-1]) if len(items) > limit else None)
 
 
 def below(cursor: UUID | None) -> UUID:

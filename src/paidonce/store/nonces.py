@@ -1,6 +1,6 @@
 """Nonces that verified deliveries have used."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,17 +28,26 @@ async def record(
 
     In the caller's transaction: what it does not commit was not used.
     """
-    names, uses = list(wanted), list(wanted.values())
-    named = {
-        "source_id": [source_id for source_id, _ in names],
-        "digest": [digest for _, digest in names],
-    }
+    uses = list(wanted.values())
     await QUERIES["record"].run(
         connection,
-        **named,
+        **_named(wanted),
         fingerprint=[use.fingerprint for use in uses],
         fingerprint_version=[use.fingerprint_version for use in uses],
     )
     # Another statement: it sees what those have committed whom the first one waited for.
-    rows = await QUERIES["recorded"].rows(connection, **named)
+    return await recorded(connection, wanted)
+
+
+async def recorded(connection: Connection, names: Iterable[NonceName]) -> Mapping[NonceName, Use]:
+    """What those of the nonces that were used were used for."""
+    rows = await QUERIES["recorded"].rows(connection, **_named(names))
     return {(SourceId(row[0]), row[1]): Use(row[2], row[3]) for row in rows}
+
+
+def _named(names: Iterable[NonceName]) -> dict[str, object]:
+    names = list(names)
+    return {
+        "source_id": [source_id for source_id, _ in names],
+        "digest": [digest for _, digest in names],
+    }

@@ -5,11 +5,13 @@ from fastapi import FastAPI
 from paidonce import __version__
 from paidonce.operations import Operations
 from paidonce.web.api import (
+    dead_letters,
     documentation,
     errors,
     events,
     orders,
     payments,
+    replays,
     statistics,
     users,
     wallets,
@@ -25,6 +27,7 @@ def operators_api(operations: Operations, max_body_bytes: int) -> FastAPI:
     api = FastAPI(title="Paidonce", version=__version__, docs_url=None, redoc_url=None)
     api.state.operations = operations
     api.add_middleware(BodyLimit, max_body_bytes=max_body_bytes)
-    for calls in (errors, documentation, users, orders, wallets, payments, events, statistics):
-        calls.add_to(api)
+    calls = (users, orders, wallets, payments, events, dead_letters, replays, statistics)
+    for one in (errors, documentation, *calls):
+        one.add_to(api)
     return api

@@ -7,9 +7,9 @@ from fastapi import FastAPI
 
 from paidonce.domain.events import EventStatus
 from paidonce.operations import Scope
-from paidonce.views import EventDetail, EventView
+from paidonce.views import EventDetail, EventView, ReprocessedEvent
 from paidonce.web.api.shapes import Limit, Page, Text, page
-from paidonce.web.auth import Reader, Verbs
+from paidonce.web.auth import Operator, Reader, Verbs
 
 
 def add_to(api: FastAPI) -> None:
@@ -58,3 +58,12 @@ def add_to(api: FastAPI) -> None:
         """
         may_see = actor.scope.includes(Scope.OPERATE)
         return await verbs.event(event_id, with_evidence=may_see)
+
+    @api.post("/api/v1/events/{event_id}/reprocess", tags=["events"])
+    async def reprocess_event(event_id: UUID, verbs: Verbs, actor: Operator) -> ReprocessedEvent:
+        """Verify and process one event again, from its raw bytes, at the time at which it arrived.
+
+        What is applied is never applied again. A delivery that was refused and is found authentic
+        now becomes an event of its own; one that stays refused is 409 with the code of its refusal.
+        """
+        return await verbs.reprocess_event(event_id, actor)

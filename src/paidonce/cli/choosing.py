@@ -1,0 +1,62 @@
+"""Options that say which events."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from paidonce.domain.events import EventStatus
+from paidonce.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from paidonce.operations import EventFilter
+
+MAX_LISTED: Final = 100_000
+
+Source = Annotated[str | None, typer.Option(help="Of this source.")]
+Status = Annotated[EventStatus | None, typer.Option(help="That have this status.")]
+ErrorCode = Annotated[str | None, typer.Option(help="That have this error code.")]
+Order = Annotated[str | None, typer.Option(help="Of the order with this reference.")]
+Payment = Annotated[str | None, typer.Option(help="Of this payment, by the gateway's id or ours.")]
+Since = Annotated[str | None, typer.Option(help="That arrived at this time or later (ISO 8601).")]
+Until = Annotated[str | None, typer.Option(help="That arrived before this time (ISO 8601).")]
+Test = Annotated[bool | None, typer.Option("--test/--no-test", help="Test data, or none of it.")]
+Limit = Annotated[int, typer.Option(min=1, max=MAX_LISTED, help="How many at most.")]
+Rate = Annotated[int | None, typer.Option(min=1, help="How many a second at most.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+def chosen(
+    *,
+    source: str | None,
+    error_code: str | None,
+    order: str | None,
+    payment: str | None,
+    since: str | None,
+    until: str | None,
+    status: EventStatus | None = None,
+) -> "EventFilter":
+    """The events that the options name. Raises InvalidRequestError."""
+    from paidonce.operations import EventFilter
+
+    return EventFilter(
+        source=source,
+        status=status,
+        error_code=error_code,
+        order=order,
+        payment=payment,
+        since=time_of("--since", since),
+        until=time_of("--until", until),
+    )
+
+
+def time_of(option: str, text: str | None) -> datetime | None:
+    """The time that an option names; without a zone it is UTC. Raises InvalidRequestError."""
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        example = "2026-11-15T10:00:00Z"
+        raise InvalidRequestError(f"{option} {text}: give a time such as {example}") from None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
