@@ -1120,7 +1120,7 @@ GUARDS: Final = (
         "store/planning.sql",
         "set_config('enable_sort', 'off', true)",
         "set_config('enable_sort', 'on', true)",
-        f"{_SEARCHED}a_search_costs_the_same_however_much_there_is[events]",
+        f"{_SEARCHED}a_search_does_not_believe_the_statistics",
         is_kin=True,
     ),
     Guard(
