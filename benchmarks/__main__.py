@@ -37,6 +37,8 @@ from benchmarks.report import (
     summarise,
 )
 from benchmarks.rounds import Measurement, Plan, measure, prepare
+from benchmarks.search.run import Plan as SearchPlan
+from benchmarks.search.run import search
 from benchmarks.terminal import open_console
 
 CONTENDERS = (
@@ -53,6 +55,7 @@ DOCS = ROOT / "docs"
 MAX_ROUNDS = 100
 ROUNDS = 3
 GROWTH_ROUNDS = 9
+SEARCH_ROUNDS = 20
 SMALL_ROWS = 10_000
 GROWTH_EVENTS = 1024
 MAX_SECONDS = 600.0
@@ -70,7 +73,7 @@ def main() -> None:
 
 
 async def run(options: argparse.Namespace) -> None:
-    """One of the two benchmarks."""
+    """One of the benchmarks."""
     _cancel_on_sigterm()
     # What the engine has to say, if anything, goes beside the tables.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
@@ -78,6 +81,9 @@ async def run(options: argparse.Namespace) -> None:
     if options.grow:
         plan = GrowthPlan(SMALL_ROWS, options.rows, options.rounds or GROWTH_ROUNDS, GROWTH_EVENTS)
         await grow(plan, open_console(), docs=DOCS if options.write else None, command=command)
+    elif options.search:
+        asked = SearchPlan(options.rows, options.rounds or SEARCH_ROUNDS)
+        await search(asked, open_console(), docs=DOCS if options.write else None, command=command)
     else:
         await compare(options, open_console(), command)
 
@@ -160,7 +166,10 @@ def parse_arguments() -> argparse.Namespace:
         "--grow", action="store_true", help="measure how costs grow with the tables instead"
     )
     parser.add_argument(
-        "--rows", type=int, default=1_000_000, help="events of the large database of --grow"
+        "--search", action="store_true", help="measure searches and statistics instead"
+    )
+    parser.add_argument(
+        "--rows", type=int, default=1_000_000, help="events of the large database, or of --search"
     )
     parser.add_argument("--no-write", dest="write", action="store_false", help="leave docs/ alone")
     options = parser.parse_args()

@@ -34,6 +34,8 @@ _ALIPAY: Final = "tests/providers/test_alipay.py::test_"
 _ASKED: Final = "tests/store/test_asking.py::test_"
 _DOOR: Final = "tests/store/test_thin_intake.py::test_"
 _NONCES: Final = "tests/store/test_nonces.py::test_"
+_COUNTED: Final = "tests/store/test_statistics.py::test_"
+_SEARCHED: Final = "tests/store/test_search_plans.py::test_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -1104,4 +1106,67 @@ GUARDS: Final = (
         is_kin=True,
     ),
     # What a gateway's own words could be bent to.
+    # What operators count and look for.
+    Guard(
+        "what has ended waits no more",
+        "OPS-1",
+        "domain/tally.py",
+        "            numbers[lost] -= 1\n",
+        "",
+        f"{_COUNTED}any_history_is_counted_as_it_was",
+    ),
+    Guard(
+        "a further event of a delivery is no delivery",
+        "OPS-1",
+        _INTAKE,
+        "        is_delivery=False,\n",
+        "",
+        f"{_DOOR}a_delivery_of_which_two_events_are_made_is_counted_once",
+        is_kin=True,
+    ),
+    Guard(
+        "what is dropped is counted",
+        "OPS-1",
+        _INTAKE,
+        "        self.dropped.count(refused)\n",
+        "",
+        "tests/store/test_intake.py::test_what_is_dropped_of_a_flood_is_counted_all_the_same",
+        is_kin=True,
+    ),
+    Guard(
+        "the budget of a search",
+        "OPS-2 DAT-2",
+        "store/event_search.sql",
+        "         LIMIT :budget) AS looked_at) AS e\n",
+        "         ) AS looked_at) AS e\n",
+        f"{_SEARCHED}a_search_costs_the_same_however_much_there_is[events]",
+    ),
+    Guard(
+        # Without its own order any index that has the id will do, and a common status has others.
+        "a status leads by the index that has it",
+        "OPS-2 DAT-2",
+        "store/event_search.sql",
+        "               e.status DESC,  -- by unusual_status\n",
+        "",
+        f"{_SEARCHED}a_search_costs_the_same_however_much_there_is[events]",
+        is_kin=True,
+    ),
+    Guard(
+        "nothing is gathered whole to be sorted",
+        "OPS-2 DAT-2",
+        "store/planning.sql",
+        "set_config('enable_sort', 'off', true)",
+        "set_config('enable_sort', 'on', true)",
+        f"{_SEARCHED}a_search_does_not_believe_the_statistics",
+        is_kin=True,
+    ),
+    Guard(
+        "a page that was cut short says where to go on",
+        "OPS-2",
+        "store/event_search.sql",
+        " WHERE e.matches OR e.position = :budget\n",
+        " WHERE e.matches AND e.position <= :budget\n",
+        f"{_SEARCHED}the_pages_of_a_search_hold_what_matches_and_nothing_twice",
+        is_kin=True,
+    ),
 )

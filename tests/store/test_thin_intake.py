@@ -25,6 +25,7 @@ from paidonce.errors import (
     ReplayedNonceError,
     TimestampExpiredError,
 )
+from paidonce.operations import Operations
 from paidonce.providers.contract import Delivery
 from paidonce.store.due import Lane
 from tests.store.batches import Stage
@@ -129,6 +130,17 @@ async def test_what_is_stale_is_refused_and_asked_for_all_the_same(door: Door) -
     assert event[0].startswith("stale:")
     assert event[1:] == ("PROCESSED", None)
     assert await applied(door.stage) == 1
+
+
+async def test_a_delivery_of_which_two_events_are_made_is_counted_once(door: Door) -> None:
+    """OPS-1: received once; each of the events counts when it ends."""
+    with pytest.raises(TimestampExpiredError):
+        await door.deliver("p", stale=True)
+    await door.deliver("q")
+    await door.deliver("q")
+    told = await Operations(door.stage.database, door.stage.rules).statistics()
+    assert (told.received, told.duplicates, told.failed) == (3, 1, 1)
+    assert told.waiting == await door.stage.number("due")
 
 
 async def test_what_is_stale_stands_for_nothing_that_comes_in_time(door: Door) -> None:

@@ -49,5 +49,5 @@ def _show(found: "Statistics") -> None:
     ]
     for rows, name in groups:
         shown.print(f"By {name.replace('_', ' ')}:")
-        columns = {name: lambda one, name=name: getattr(one, name)}
+        columns = {name.replace("_", " "): lambda one, name=name: getattr(one, name)}
         show(rows, columns | dict(_NUMBERS), as_json=False)

@@ -59,7 +59,9 @@ def show(values: Any, columns: Mapping[str, Callable[[Any], object]], as_json: b
     if as_json:
         typer.echo(sender.as_json(values))
         return
-    table = Table(*columns)
+    table = Table()
+    for name in columns:
+        table.add_column(name, overflow="fold")  # an id that is cut off is of no use
     for value in values:
         table.add_row(*_cells(cell(value) for cell in columns.values()))
     shown.print(table)
