@@ -11,6 +11,7 @@ _APPLYING: Final = "domain/applying.py"
 _ASKING: Final = "engine/asking.py"
 _CALLS: Final = "engine/gateway_calls.py"
 _DUE: Final = "store/due.sql"
+_EVIDENCE: Final = "engine/evidence.py"
 _GROUP: Final = "engine/group.py"
 _HANDLING: Final = "engine/handling.py"
 _INTAKE: Final = "engine/intake.py"
@@ -489,7 +490,7 @@ GUARDS: Final = (
     Guard(
         "the limit on evidence of an address",
         "SEC-5",
-        _INTAKE,
+        _EVIDENCE,
         "if full or self._kept[address] >= MAX_EVIDENCE_PER_ADDRESS:",
         "if full:",
         "tests/store/test_intake.py::test_a_flood_of_forgeries_leaves_bounded_evidence",
@@ -498,7 +499,7 @@ GUARDS: Final = (
     Guard(
         "the limit on evidence of all",
         "SEC-5",
-        _INTAKE,
+        _EVIDENCE,
         "full = self._kept.total() >= MAX_EVIDENCE\n",
         "full = False\n",
         "tests/unit/test_evidence.py::test_all_addresses_together_have_a_limit_too",

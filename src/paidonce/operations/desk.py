@@ -31,10 +31,15 @@ class Actor:
     scope: Scope
 
 
+ON_THIS_MACHINE: Final = Actor("command line", Scope.ADMIN)
+"""Whoever can run the program beside its database needs no key."""
+
+
 class Desk:
     """What the verbs work with. Each opens its own transactions."""
 
-    def __init__(self, database: Database, rules: Rules) -> None:
+    def __init__(self, database: Database, rules: Rules, pepper: bytes | None = None) -> None:
         self._database = database
         self._rules = rules
+        self._pepper = pepper
         self._linker = Linker(database, rules)

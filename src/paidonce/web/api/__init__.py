@@ -4,19 +4,31 @@ from fastapi import FastAPI
 
 from paidonce import __version__
 from paidonce.operations import Operations
-from paidonce.web.api import documentation, errors, events, orders, payments, users, wallets
+from paidonce.web.api import (
+    bans,
+    documentation,
+    errors,
+    events,
+    keys,
+    orders,
+    payments,
+    users,
+    wallets,
+)
 from paidonce.web.api.documentation import describe
 from paidonce.web.api.shapes import ERRORS
+from paidonce.web.key_guard import KeyGuard
 
 __all__ = ["describe", "operators_api"]
 
 
-def operators_api(operations: Operations) -> FastAPI:
+def operators_api(operations: Operations, key_guard: KeyGuard) -> FastAPI:
     """The application for everything that is not a delivery."""
     api = FastAPI(
         title="Paidonce", version=__version__, docs_url=None, redoc_url=None, responses=ERRORS
     )
     api.state.operations = operations
-    for calls in (errors, documentation, users, orders, wallets, payments, events):
+    api.state.key_guard = key_guard
+    for calls in (errors, documentation, users, orders, wallets, payments, events, bans, keys):
         calls.add_to(api)
     return api

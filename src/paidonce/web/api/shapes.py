@@ -61,5 +61,5 @@ def page(
 
 ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     code: {"model": ProblemBody, "content": {"application/problem+json": {}}}
-    for code in (400, 401, 403, 404, 409, 503)
+    for code in (400, 401, 403, 404, 409, 429, 503)
 }
