@@ -120,3 +120,4 @@ class Bans:
         for remembered in (self._until_s, self._scores, self._untold):
             remembered.pop(address, None)
         self._on_lifted(address)
+        telemetry.log_security("ban_lifted", address=address)

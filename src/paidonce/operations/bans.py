@@ -1,6 +1,5 @@
 """Bans: who is refused at the door."""
 
-from paidonce import telemetry
 from paidonce.domain.addresses import unit_named
 from paidonce.errors import NotFoundError
 from paidonce.operations.desk import Actor, Desk
@@ -27,7 +26,6 @@ class BanVerbs(Desk):
             if not await bans.lift(connection, unit):
                 raise NotFoundError("this address is not banned")
             await listings.record_action(connection, actor.name, "ban_lifted", address=unit)
-        telemetry.log_security("ban_lifted", address=unit, actor=actor.name)
 
     async def number_of_bans(self) -> int:
         """How many addresses are banned now."""
