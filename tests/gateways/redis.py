@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from io import BufferedIOBase
 
 
 class RedisLike(socketserver.ThreadingTCPServer):
@@ -61,7 +61,7 @@ class _Conversation(socketserver.StreamRequestHandler):
                 return b"+OK\r\n"
 
 
-def _command(sent: BinaryIO) -> list[bytes] | None:
+def _command(sent: BufferedIOBase) -> list[bytes] | None:
     """A command as an array of texts; None when there are no more."""
     head = sent.readline()
     if not head.startswith(b"*"):

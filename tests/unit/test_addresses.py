@@ -19,6 +19,7 @@ from paidonce.web.host_names import HostNames, is_host_name
         ("2001:DB8:0:1::2", "2001:db8:0:1::/64"),
         ("fe80::1%eth0", "fe80::/64"),
         ("testclient", "testclient"),
+        ("long" * 100, "long" * 25),
         ("", ""),
     ],
 )

@@ -6,6 +6,7 @@ from typing import Final
 
 MAX_REMEMBERED: Final = 100_000
 """How many addresses are known without reading them again."""
+MAX_UNIT: Final = 100
 PREFIX_BITS: Final = 64
 """Whoever has an IPv6 address has all of its /64."""
 
@@ -18,7 +19,7 @@ def unit_of(address: str) -> str:
     """
     found = parsed(address)
     if not isinstance(found, IPv6Address):
-        return address if found is None else str(found)
+        return address[:MAX_UNIT] if found is None else str(found)
     host_bits = 128 - PREFIX_BITS
     return str(IPv6Network((int(found) >> host_bits << host_bits, PREFIX_BITS)))
 

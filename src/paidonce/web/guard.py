@@ -100,13 +100,15 @@ class Guard:
         if limit is None:
             return
         limit.hit(unit)
-        is_stranger = limit is self._limits.unverified and address is not None
+        is_stranger = limit is self._limits.unverified and bool(address)
         if suspicion is not None and is_stranger:
             self._reputation.suspect(unit, suspicion)
 
     def verified(self, address: str | None) -> None:
         """A delivery was verified, and it is not one that somebody has captured and sends again."""
-        unit = unit_of(address or "")
+        if not address:  # a socket without addresses
+            return
+        unit = unit_of(address)
         if self._reputation.verified(unit) and self._limits.unverified is not None:
             self._limits.unverified.forget(unit)
 
