@@ -11,12 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 from uuid import uuid4
 
+HERE: Final = "127.0.0.1"
 KEY: Final = "po_test-key-that-nobody-else-knows"
 SECRET: Final = "first-secret"
 START_TIMEOUT_S: Final = 30.0
@@ -61,6 +62,11 @@ class Service:
     port: int
     key: str = KEY
     unique: str = field(default_factory=lambda: uuid4().hex[:8])
+    sender: str = HERE
+
+    def seen_from(self, address: str) -> "Service":
+        """The same server, talked to from another address: all of 127/8 are this machine's."""
+        return replace(self, sender=address)
 
     def request(
         self,
@@ -70,7 +76,8 @@ class Service:
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
         """One request on a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        bound = None if self.sender == HERE else (self.sender, 0)
+        connection = http.client.HTTPConnection(HERE, self.port, timeout=30, source_address=bound)
         try:
             connection.request(method, path, body, dict(headers or {}))
             response = connection.getresponse()

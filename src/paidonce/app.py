@@ -16,6 +16,12 @@ from paidonce.domain.masking import Masker
 from paidonce.domain.money import money
 from paidonce.domain.orders import Kind
 from paidonce.domain.plans import Plan, PlanBook, plan_book
+from paidonce.doorkeeping import (
+    Doorkeeper,
+    configured_addresses,
+    doorkeeper,
+    refuse_wrong_limits,
+)
 from paidonce.engine.asking import MAX_AT_ONCE, Asker
 from paidonce.engine.bell import Bell
 from paidonce.engine.confirming import Approver
@@ -36,6 +42,7 @@ from paidonce.errors import (
 )
 from paidonce.operations import Operations
 from paidonce.operations import Scope as KeyScope
+from paidonce.operations.pepper import pepper_of
 from paidonce.providers import configured_providers, configured_secrets
 from paidonce.settings import PlanSettings, Role, Settings
 from paidonce.store.db import Database, open_database, place_of, rights_told
@@ -43,7 +50,6 @@ from paidonce.store.due import Lane
 from paidonce.store.embedded import EmbeddedPostgres
 from paidonce.store.schema import ensure_partitions, migrate, register_source, sync_plans
 from paidonce.telemetry import logger
-from paidonce.web.addresses import Addresses
 from paidonce.web.api import describe, operators_api
 from paidonce.web.edge import Edge, Receive, Scope, Send, is_delivery, path_within
 from paidonce.web.health import add_health
@@ -103,6 +109,9 @@ def refuse_wrong(settings: Settings) -> None:
     configured_providers(settings)
     configured_plans(settings.plans)
     configured_addresses(settings)
+    refuse_wrong_limits(settings)
+    if settings.security.pepper is not None:
+        pepper_of(settings)
     configured_handlers(settings)
 
 
@@ -121,7 +130,7 @@ async def opened_operations(settings: Settings) -> AsyncIterator[Operations]:
     """The operators' verbs without a server, for the command line."""
     async with opened_database(settings) as database:
         rules, _ = await load_rules(settings, database)
-        yield Operations(database, rules)
+        yield Operations(database, rules, pepper_of(settings))
 
 
 async def accept_bootstrap_key(operations: Operations) -> bool:
@@ -162,11 +171,14 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
             await stack.enter_async_context(_in_background(bell.tell()))
             group.start()
             stack.push_async_callback(group.stop)
-        operations = Operations(database, rules)
+        operations = Operations(database, rules, pepper_of(settings))
         intake = Intake(group, Approver(database), sources, settings.server.mode == "queued")
         if Role.WEB in roles:
             await stack.enter_async_context(_in_background(intake.dropped.run(database)))
-        edge, asgi = _doors(settings, operations, group if Role.WEB in roles else None, intake)
+        keeper = await doorkeeper(settings, database) if Role.WEB in roles else None
+        if keeper is not None:
+            await stack.enter_async_context(_in_background(keeper.run()))
+        edge, asgi = _doors(settings, operations, group, intake, keeper)
 
         def finish() -> None:
             for worker in workers:
@@ -176,17 +188,27 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
 
 
 def _doors(
-    settings: Settings, operations: Operations, group: Group | None, intake: Intake
+    settings: Settings,
+    operations: Operations,
+    group: Group,
+    intake: Intake,
+    keeper: Doorkeeper | None,
 ) -> "tuple[Edge | None, Dispatcher | FastAPI]":
     """What answers. Who takes no deliveries still says whether it is well, and what it counts."""
-    if group is None:
+    if keeper is None:
         api = FastAPI(openapi_url=None)
         add_health(api, operations, None, intake.sources)
         return None, api
     server, takes_tests = settings.server, settings.environment != "production"
-    addresses = configured_addresses(settings)
-    edge = Edge(intake, addresses, server.max_body_bytes, server.request_timeout_s, takes_tests)
-    api = operators_api(operations, server.max_body_bytes)
+    edge = Edge(
+        intake,
+        keeper.addresses,
+        keeper.guard,
+        server.max_body_bytes,
+        server.request_timeout_s,
+        takes_tests,
+    )
+    api = operators_api(operations, keeper.key_guard, server.max_body_bytes)
     add_health(api, operations, group, intake.sources)
     add_sample_webhooks(api, operations, intake, takes_tests)
     describe(api, intake.sources)
@@ -276,12 +298,6 @@ def configured_handlers(settings: Settings) -> Handlers:
     """The user's own, of this program and of what it imports. Raises ConfigurationError."""
     import_handlers(settings.handlers)
     return registered(settings.handler_timeout_s)
-
-
-def configured_addresses(settings: Settings) -> Addresses:
-    """Who is believed, and who may deliver. Raises ConfigurationError when it is no network."""
-    allowed = {name: source.allow for name, source in settings.sources.items()}
-    return Addresses(settings.server.trusted_proxies, allowed)
 
 
 async def _together(*works: Coroutine[Any, Any, None]) -> None:

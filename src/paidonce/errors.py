@@ -65,6 +65,8 @@ class RefusedError(PaidonceError):
     """A delivery is refused. The message is kept as evidence and must hold no secret."""
 
     code: ClassVar[str]
+    is_authentic: bool = False
+    """Whether the delivery was proven to come from the gateway all the same."""
 
 
 class InvalidSignatureError(RefusedError):
@@ -83,6 +85,7 @@ class ReplayedNonceError(RefusedError):
     """The delivery is authentic, but its nonce was used before, by one with another meaning."""
 
     code = "REPLAYED_NONCE"
+    is_authentic = True
 
 
 class NotApprovedError(RefusedError):

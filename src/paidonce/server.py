@@ -207,8 +207,8 @@ async def _prepare(
     host, port = listener.getsockname()[:2]
     shown_host = f"[{host}]" if ":" in host else host
     tell(f"Paidonce is running at http://{shown_host}:{port}  (API at /docs, metrics at /metrics)")
-    for limit in settings.limits.asked_for:
-        tell(f"limits.{limit} is set, but this version enforces no rate limits")
+    if settings.security.pepper is None and not settings.database.is_embedded:
+        tell("security.pepper is not set: operators' keys are hashed without one")
     if key is not None:
         tell(f"Operator key, shown only now: {key}")
     if is_demo:
@@ -220,7 +220,7 @@ async def _first_key(app: App, settings: Settings) -> str | None:
     if await accept_bootstrap_key(app.operations):
         return None
     if settings.environment == "development" and not await app.operations.has_keys():
-        return await app.operations.create_key("first", Scope.ADMIN)
+        return (await app.operations.create_key("first", Scope.ADMIN)).key
     return None
 
 

@@ -40,7 +40,8 @@ METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 Prometheus' library reads it once, when it is imported: set it before `telemetry` is."""
 _RATE: Final = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
 _SOURCE_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
-_HIDDEN: Final = ("secret", "password", "key", "url")
+_HIDDEN: Final = ("secret", "password", "pepper", "key", "url", "storage")
+_SHOWN: Final = ("retention.", "limits.keys")
 
 
 class Role(StrEnum):
@@ -159,17 +160,37 @@ def _rate(value: str) -> str:
     return value
 
 
-class LimitsSettings(_Section):
-    """Rate limits. This version reads them and enforces none, and says so when it starts."""
+def _storage(value: str) -> str:
+    if value and not value.startswith(("redis://", "rediss://")):
+        raise ValueError('give such as "redis://127.0.0.1:6379/0", or "" for memory')
+    return value
 
-    unverified: Annotated[str, AfterValidator(_rate)] = ""
+
+class LimitsSettings(_Section):
+    """How many requests are taken, by address and by source; "" is no limit."""
+
+    unverified: Annotated[str, AfterValidator(_rate)] = "120/minute"
+    unverified_known: Annotated[str, AfterValidator(_rate)] = "1200/minute"
     per_address: Annotated[str, AfterValidator(_rate)] = ""
     per_source: Annotated[str, AfterValidator(_rate)] = ""
+    keys: Annotated[str, AfterValidator(_rate)] = "30/minute"
+    storage: Annotated[str, AfterValidator(_storage)] = ""
 
-    @property
-    def asked_for(self) -> list[str]:
-        """The limits that are set."""
-        return [name for name in type(self).model_fields if getattr(self, name)]
+
+class SecuritySettings(_Section):
+    """Who is banned and for how long, and what the operators' keys are hashed with."""
+
+    ban_threshold: float = Field(200.0, ge=0, le=1_000_000)
+    ban_half_life_minutes: float = Field(10.0, gt=0, le=100_000)
+    ban_minutes: float = Field(10.0, gt=0, le=100_000)
+    longest_ban_minutes: float = Field(1_440.0, gt=0, le=1_000_000)
+    pepper: str | None = None
+
+    @model_validator(mode="after")
+    def _grows(self) -> "SecuritySettings":
+        if self.longest_ban_minutes < self.ban_minutes:
+            raise ValueError("longest_ban_minutes: give at least ban_minutes")
+        return self
 
 
 def _whole_months(days: int) -> int:
@@ -231,6 +252,7 @@ class Settings(BaseSettings):
     refunds: RefundSettings = RefundSettings()
     retry: RetrySettings = RetrySettings()
     limits: LimitsSettings = LimitsSettings()
+    security: SecuritySettings = SecuritySettings()
     bus: BusSettings = BusSettings()
     retention: RetentionSettings = RetentionSettings()
     handlers: tuple[str, ...] = ()
@@ -356,7 +378,7 @@ def _shown(key: str, value: object, kind: str) -> str:
     """The value, unless it may hold a secret: by its key, or because a section was expected."""
     is_number = isinstance(value, int | float)
     is_plain = is_number or (isinstance(value, str) and not kind.endswith("_type"))
-    may_hide = any(word in key.lower() for word in _HIDDEN) and not key.startswith("retention.")
+    may_hide = any(word in key.lower() for word in _HIDDEN) and not key.startswith(_SHOWN)
     if not is_plain or may_hide:
         return "(hidden)"
     text = repr(value)

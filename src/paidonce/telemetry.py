@@ -79,6 +79,10 @@ EVIDENCE_DROPPED: Final = _counter(
     "webhook_evidence_dropped_total",
     "Refused deliveries that were counted but not kept.",
 )
+RATE_LIMITED: Final = _counter(
+    "webhook_rate_limited_total", "Requests refused because there were too many."
+)
+BANNED: Final = _counter("webhook_banned_total", "Requests refused because of who sends them.")
 DURATION: Final = Histogram(
     "webhook_processing_duration_ms",
     "From the last byte of a delivery to the end of its transaction.",
@@ -148,6 +152,8 @@ REVIEW: Final = Measure(
 OLDEST_REVIEW: Final = Measure(
     "payments_review_oldest_seconds", "Age of the oldest of these.", ("reason",)
 )
+
+BANS: Final = Measure("addresses_banned", "Addresses that are banned now.")
 
 
 def counted() -> CollectorRegistry:
@@ -280,6 +286,11 @@ def log_outcomes(at: datetime, lines: Iterable[OutcomeLine]) -> None:
             sys.stdout.buffer.flush()
     except OSError:  # whoever reads the log has gone; events must not suffer for it
         return
+
+
+def log_security(action: str, **said: object) -> None:
+    """Write what somebody tried, or what was done about it. Never a line for each request."""
+    logger("security").warning("security", action=action, **said)
 
 
 def configure_logging() -> None:

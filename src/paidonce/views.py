@@ -278,6 +278,23 @@ class KeyView:
     revoked_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class NewKeyView:
+    id: UUID
+    name: str
+    scope: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class BanView:
+    address: str
+    reason: str
+    times: int
+    banned_at: datetime
+    until: datetime
+
+
 def payment_view(row: Mapping[str, Any]) -> PaymentView:
     ids = [ExternalIdView(kind, external_id) for kind, external_id in row["ids"]]
     captured = _amount(row["captured_minor"], row["currency"])

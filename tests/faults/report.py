@@ -44,6 +44,7 @@ class Experiment(Enum):
     PAYMENTS_RACED = "Payments of one user at once, over all processes"
     MALFORMED = "Malformed bodies, signed and unsigned"
     FLOODED = "100 MB in one body"
+    FORGED = "Forged deliveries, as fast as one address can send them"
     SLOW = "A byte a second"
     HELD = "Connections held by empty lines"
     FUZZED = "Random bodies and random requests"

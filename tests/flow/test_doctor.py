@@ -35,8 +35,8 @@ HIDDEN: Final = "a-very-hidden-secret"
 SOURCE: Final = f'[sources.payments]\nprovider = "tilda"\nsecrets = ["{HIDDEN}"]\n'
 PLAN: Final = '[plans.monthly]\nprice = "990.00"\ncurrency = "RUB"\ndays = 30\ndefault = true\n'
 CHECKS: Final = {
-    "configuration", "sources", "secrets", "plans", "data directory", "disk", "port", "database",
-    "clock", "rights", "migrations", "partitions", "known sources", "waiting", "money",
+    "configuration", "sources", "secrets", "pepper", "plans", "data directory", "disk", "port",
+    "database", "clock", "rights", "migrations", "partitions", "known sources", "waiting", "money",
 }  # fmt: skip
 OF_THE_SCHEMA: Final = ("partitions", "known sources", "waiting", "money")
 
@@ -68,6 +68,7 @@ class Clinic:
     def write(self, config: str = "", url: str | None = None, port: int | None = None) -> None:
         text = f'{config or SOURCE + PLAN}\n[database]\nurl = "{url or self.url}"\n'
         text += f"[server]\nport = {port or free_port()}\n"
+        text += f'[security]\npepper = "{HIDDEN}"\n'
         (self.folder / "paidonce.toml").write_text(text, encoding="utf-8")
         (self.folder / "paidonce.toml").chmod(0o600)
 
@@ -200,6 +201,17 @@ def test_weak_and_public_secrets_are_warnings(clinic: Clinic) -> None:
     examined = clinic.examine()
     assert "secret.txt" not in examined.said("secrets")
     assert "chmod o-r" in examined.said("configuration")
+
+
+def test_keys_without_a_pepper_are_a_warning(clinic: Clinic) -> None:
+    """SEC-6 USE-2: an own database has no place where it could be kept by itself."""
+    file = clinic.folder / "paidonce.toml"
+    file.write_text(file.read_text().partition("[security]")[0])
+    examined = clinic.examine()
+    assert examined.not_ok() == {"pepper"}
+    assert "security.pepper" in examined.said("pepper")
+    file.write_text(file.read_text() + '[security]\npepper = "short"\n')
+    assert clinic.examine().state("pepper") == "problem"
 
 
 def test_a_price_that_is_none(clinic: Clinic) -> None:

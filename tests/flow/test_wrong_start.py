@@ -57,8 +57,8 @@ def wrong_starts(url: str) -> dict[str, tuple[str, list[str]]]:
             f'{here}[server]\ntrusted_proxies = ["10.0.0.0/99"]\n',
             ["server.trusted_proxies", "10.0.0.0/99", "10.0.0.0/8"]),
         "allowed networks": (
-            f'{SOURCE}allow = ["gateway"]\n{here.removeprefix(SOURCE)}',
-            ["sources.payments.allow", "gateway", "10.0.0.0/8"]),
+            f'{SOURCE}allow = ["10.0.0.0/99"]\n{here.removeprefix(SOURCE)}',
+            ["sources.payments.allow", "10.0.0.0/99", "10.0.0.0/8"]),
         "price without quotes": (
             here + PLAN.format("990.5", "RUB"), ["plans.a.price", "990.5", "in quotes"]),
         "price of nothing": (here + PLAN.format('"0"', "RUB"), ["plans.a.price", "'0'", "above"]),

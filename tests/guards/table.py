@@ -11,6 +11,8 @@ _APPLYING: Final = "domain/applying.py"
 _ASKING: Final = "engine/asking.py"
 _CALLS: Final = "engine/gateway_calls.py"
 _DUE: Final = "store/due.sql"
+_EVIDENCE: Final = "engine/evidence.py"
+_REPUTATION: Final = "engine/reputation.py"
 _GROUP: Final = "engine/group.py"
 _HANDLING: Final = "engine/handling.py"
 _INTAKE: Final = "engine/intake.py"
@@ -33,6 +35,7 @@ _ANSWERS: Final = "tests/flow/test_answers.py::test_"
 _ALIPAY: Final = "tests/providers/test_alipay.py::test_"
 _ASKED: Final = "tests/store/test_asking.py::test_"
 _DOOR: Final = "tests/store/test_thin_intake.py::test_"
+_BANS: Final = "tests/store/test_reputation.py::test_"
 _NONCES: Final = "tests/store/test_nonces.py::test_"
 _COUNTED: Final = "tests/store/test_statistics.py::test_"
 _SEARCHED: Final = "tests/store/test_search_plans.py::test_"
@@ -493,7 +496,7 @@ GUARDS: Final = (
     Guard(
         "the limit on evidence of an address",
         "SEC-5",
-        _INTAKE,
+        _EVIDENCE,
         "if full or self._kept[address] >= MAX_EVIDENCE_PER_ADDRESS:",
         "if full:",
         "tests/store/test_intake.py::test_a_flood_of_forgeries_leaves_bounded_evidence",
@@ -502,7 +505,7 @@ GUARDS: Final = (
     Guard(
         "the limit on evidence of all",
         "SEC-5",
-        _INTAKE,
+        _EVIDENCE,
         "full = self._kept.total() >= MAX_EVIDENCE\n",
         "full = False\n",
         "tests/unit/test_evidence.py::test_all_addresses_together_have_a_limit_too",
@@ -1168,5 +1171,50 @@ GUARDS: Final = (
         " WHERE e.matches AND e.position <= :budget\n",
         f"{_SEARCHED}the_pages_of_a_search_hold_what_matches_and_nothing_twice",
         is_kin=True,
+    ),
+    # The door.
+    Guard(
+        "known addresses are never banned",
+        "SEC-4",
+        _REPUTATION,
+        "address in self._bans and address not in self._known",
+        "address in self._bans",
+        f"{_BANS}an_address_of_verified_deliveries_is_never_banned",
+    ),
+    Guard(
+        "nor by a process that has not heard of them",
+        "SEC-4",
+        "store/bans.sql",
+        "AND verified_at > now() - make_interval(days => :known_days::integer)",
+        "AND verified_at > now() + make_interval(days => :known_days::integer)",
+        f"{_BANS}an_address_of_verified_deliveries_is_never_banned",
+        is_kin=True,
+    ),
+    Guard(
+        "a duplicate makes nobody known",
+        "SEC-4",
+        "web/edge.py",
+        " and verdict.result is not Result.DUPLICATE:",
+        ":",
+        "tests/flow/test_guard.py::test_who_sends_what_was_captured_is_not_known_for_it",
+        is_kin=True,
+    ),
+    Guard(
+        "what is authentic adds no risk",
+        "SEC-4",
+        "web/guard.py",
+        "case MalformedError() if not error.is_authentic:",
+        "case MalformedError():",
+        "tests/flow/test_guard.py::test_only_what_cannot_be_verified_adds_risk",
+        is_kin=True,
+    ),
+    Guard(
+        "how a key is hashed is compared",
+        "SEC-6",
+        "operations/keys.py",
+        'expected is not None and hmac.compare_digest(row["hash"], expected)',
+        "expected is not None",
+        "tests/store/test_keys.py::test_"
+        "who_writes_a_plain_hash_where_a_peppered_one_belongs_gets_in_by_neither",
     ),
 )

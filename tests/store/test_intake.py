@@ -10,10 +10,11 @@ from typing import ClassVar
 import pytest
 import pytest_asyncio
 
-from paidonce.engine import intake
+from paidonce.engine import evidence
 from paidonce.engine.confirming import Approver
+from paidonce.engine.evidence import MAX_EVIDENCE_PER_ADDRESS
 from paidonce.engine.group import Group
-from paidonce.engine.intake import MAX_EVIDENCE_PER_ADDRESS, Intake
+from paidonce.engine.intake import Intake
 from paidonce.engine.items import Request, Result, Verdict
 from paidonce.errors import InvalidSignatureError, MalformedError, RefusedError
 from paidonce.operations import Operations
@@ -62,7 +63,7 @@ async def test_a_flood_of_forgeries_leaves_bounded_evidence(
     shop: Stage, door: Intake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SEC-5: all of it is refused, whether it is kept or not."""
-    monkeypatch.setattr(intake, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(evidence, "time", SimpleNamespace(monotonic=lambda: 0.0))
     body = shop.paid("p").delivery.body
     flood = [deliver(door, body, "wrong") for _ in range(MAX_EVIDENCE_PER_ADDRESS + 20)]
     answers = await asyncio.gather(*flood, return_exceptions=True)
@@ -74,7 +75,7 @@ async def test_what_is_dropped_of_a_flood_is_counted_all_the_same(
     shop: Stage, door: Intake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """OPS-1 SEC-5: received and failed, in one row every few seconds."""
-    monkeypatch.setattr(intake, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(evidence, "time", SimpleNamespace(monotonic=lambda: 0.0))
     body = shop.paid("p").delivery.body
     flood = [deliver(door, body, "wrong") for _ in range(MAX_EVIDENCE_PER_ADDRESS + 20)]
     await asyncio.gather(*flood, return_exceptions=True)
@@ -123,7 +124,7 @@ async def test_what_anybody_can_send_leaves_no_more_evidence_than_forgeries(
     shop: Stage, door: Intake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SEC-5"""
-    monkeypatch.setattr(intake, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(evidence, "time", SimpleNamespace(monotonic=lambda: 0.0))
     source = replace(shop.source, provider=Unsigned())
     request = Request("request", "192.0.2.1", 0.0)
     flood = [

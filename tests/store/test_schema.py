@@ -1,7 +1,7 @@
 """The schema asserts too: one computed status, and no row that contradicts itself."""
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any
 from uuid import UUID
@@ -144,6 +144,13 @@ PLAN: dict[str, Any] = {
     "months": 0,
     "is_default": True,
 }
+BAN = {
+    "address": "192.0.2.1",
+    "reason": "bad_signature",
+    "times": 1,
+    "banned_at": NOW,
+    "until": NOW + timedelta(minutes=10),
+}
 API_KEY: dict[str, Any] = {
     "id": UUID(int=6),
     "name": "n",
@@ -190,6 +197,8 @@ RIGHT = {
     "sources": SOURCE,
     "plan_versions": PLAN,
     "api_keys": API_KEY,
+    "bans": BAN,
+    "known_addresses": {"address": "192.0.2.1"},
     "refunds": REFUND,
     "wallets": WALLET,
     "ledger_entries": ENTRY,
@@ -290,6 +299,12 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ),
     ("api_keys", "api_keys_scope", {"scope": "root"}),
     ("api_keys", "api_keys_hash", {"hash": b"plain"}),
+    ("api_keys", "api_keys_hashed_by", {"hashed_by": "md5"}),
+    ("bans", "bans_address", {"address": ""}),
+    ("bans", "bans_times", {"times": -1}),
+    ("bans", "bans_until", {"until": NOW}),
+    ("bans", "bans_lifted", {"lifted_at": NOW - timedelta(seconds=1)}),
+    ("known_addresses", "known_addresses_address", {"address": "a" * 101}),
     ("refunds", "refunds_amount_minor_check", {"amount_minor": -1}),
     ("due", "due_lane_known", {"lane": 3}),
     ("due", "due_asked_has_source", {"source_id": None}),

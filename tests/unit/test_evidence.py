@@ -4,15 +4,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from paidonce.engine import intake
-from paidonce.engine.intake import MAX_EVIDENCE, MAX_EVIDENCE_PER_ADDRESS, EvidenceLimit
+from paidonce.engine import evidence
+from paidonce.engine.evidence import MAX_EVIDENCE, MAX_EVIDENCE_PER_ADDRESS, EvidenceLimit
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A clock that a test sets."""
     at = SimpleNamespace(now_s=0.0)
-    monkeypatch.setattr(intake, "time", SimpleNamespace(monotonic=lambda: at.now_s))
+    monkeypatch.setattr(evidence, "time", SimpleNamespace(monotonic=lambda: at.now_s))
     return at
 
 

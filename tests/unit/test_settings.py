@@ -335,8 +335,21 @@ def test_settings_cannot_be_changed_after_they_were_read() -> None:
 def test_rate_limits_are_read_in_the_form_that_is_promised(tmp_path: Path) -> None:
     """SEC-1 USE-3"""
     file = tmp_path / "limits.toml"
-    file.write_text('[limits]\nunverified = "120/minute"\nper_address = ""\n')
-    assert load_settings(file).limits.asked_for == ["unverified"]
+    file.write_text('[limits]\nunverified = "60/minute"\nper_address = ""\n')
+    limits = load_settings(file).limits
+    assert (limits.unverified, limits.per_address) == ("60/minute", "")
+    assert (limits.unverified_known, limits.keys) == ("1200/minute", "30/minute")
     file.write_text('[limits]\nper_source = "often"\n')
     with pytest.raises(ConfigurationError, match=r"limits\.per_source = 'often'.*120/minute"):
+        load_settings(file)
+    file.write_text('[limits]\nstorage = "memcached://user:told@host"\n')
+    with pytest.raises(ConfigurationError, match=r"limits\.storage = \(hidden\): give such as"):
+        load_settings(file)
+
+
+def test_a_ban_cannot_be_longer_than_the_longest(tmp_path: Path) -> None:
+    """SEC-4 USE-3"""
+    file = tmp_path / "security.toml"
+    file.write_text("[security]\nban_minutes = 60\nlongest_ban_minutes = 30\n")
+    with pytest.raises(ConfigurationError, match="longest_ban_minutes: give at least ban_minutes"):
         load_settings(file)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from paidonce.engine import intake
-from paidonce.engine.intake import StaleLimit
+from paidonce.engine import evidence
+from paidonce.engine.evidence import StaleLimit
 
 
 def test_each_one_is_kept_once() -> None:
@@ -24,8 +24,8 @@ def test_one_that_could_not_be_stored_is_kept_when_it_comes_again() -> None:
 def test_memory_and_minute_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """SEC-8"""
     now_s = 0.0
-    monkeypatch.setattr(intake, "MAX_STALE", 5)
-    monkeypatch.setattr(intake, "MAX_STALE_REMEMBERED", 2)
+    monkeypatch.setattr(evidence, "MAX_STALE", 5)
+    monkeypatch.setattr(evidence, "MAX_STALE_REMEMBERED", 2)
     monkeypatch.setattr("time.monotonic", lambda: now_s)
     limit = StaleLimit()
     assert [limit.allows(bytes([n])) for n in range(7)] == [True] * 5 + [False] * 2

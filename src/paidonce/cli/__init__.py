@@ -11,6 +11,7 @@ import typer
 
 from paidonce import __version__
 from paidonce.cli import (
+    bans,
     dead_letters,
     events,
     keys,
@@ -29,7 +30,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-operating = (events, dead_letters, replays, payments, statistics, listening, keys)
+operating = (events, dead_letters, replays, payments, statistics, listening, bans, keys)
 for commands in (serving, sending, *operating):
     commands.add_to(app)
 

@@ -1,11 +1,13 @@
 """`keys`: who may ask."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 from uuid import UUID
 
 import typer
 
-from paidonce.cli.terminal import Config, Json, operate, show, told
+from paidonce.cli.terminal import Config, Json, operate, operator, show, told
+
+MAX_SHOWN: Final = 1_000
 
 commands = typer.Typer(help="API keys for operators.", no_args_is_help=True)
 
@@ -24,7 +26,7 @@ def create_key(
     """Make an API key and print it, once."""
     from paidonce.operations import Scope
 
-    typer.echo(operate(config, lambda verbs: verbs.create_key(name, Scope(scope))))
+    typer.echo(operate(config, lambda verbs: verbs.create_key(name, Scope(scope), operator())).key)
 
 
 @commands.command("list")
@@ -38,11 +40,12 @@ def list_keys(config: Config = None, json: Json = False) -> None:
         "last used": lambda key: key.last_used_at,
         "revoked": lambda key: key.revoked_at,
     }
-    show(operate(config, lambda verbs: verbs.keys()), columns, json)
+    found = operate(config, lambda verbs: verbs.keys(limit=MAX_SHOWN))
+    show(found.items, columns, json)
 
 
 @commands.command("revoke")
 def revoke_key(key_id: UUID, config: Config = None) -> None:
     """Make an API key invalid for good."""
-    operate(config, lambda verbs: verbs.revoke_key(key_id))
+    operate(config, lambda verbs: verbs.revoke_key(key_id, operator()))
     told.print(f"Key {key_id} is revoked.")

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from paidonce.app import configured_addresses, configured_plans
+from paidonce.app import configured_plans
 from paidonce.doctor.findings import Finding, State
+from paidonce.doorkeeping import configured_addresses
 from paidonce.errors import PaidonceError
+from paidonce.operations.pepper import pepper_file, pepper_of
 from paidonce.providers import configured_providers
 from paidonce.settings import Settings, config_path, load_settings, resolve_secret
 
@@ -24,6 +26,7 @@ FULL_DISK_BYTES: Final = 200 * 10**6
 PROBE_TIMEOUT_S: Final = 3.0
 PROBE_BYTES: Final = 1_000
 READABLE_BY_ALL: Final = 0o004
+READABLE_BY_OTHERS: Final = 0o044
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,25 @@ def _secrets(world: World) -> Finding:
     remedies = ["have the gateway make a longer one"] if weak else []
     remedies += [f"chmod o-r {' '.join(bare)}"] if bare else []
     return Finding("secrets", State.WARNING, "; ".join(found), "; ".join(remedies))
+
+
+def _pepper(world: World) -> Finding:
+    """What the operators' keys are hashed with. Makes none."""
+    settings = world.settings
+    if settings.security.pepper is not None:
+        pepper_of(settings)
+        return Finding("pepper", State.OK, "set")
+    if not settings.database.is_embedded:
+        remedy = 'set security.pepper = "env:NAME" or "file:PATH"; keys made before stay valid'
+        found = "not set: operators' keys are hashed without one"
+        return Finding("pepper", State.WARNING, found, remedy)
+    path = pepper_file(settings)
+    if not path.exists():
+        return Finding("pepper", State.OK, f"{path} will be made by the first `paidonce serve`")
+    if path.stat().st_mode & READABLE_BY_OTHERS:
+        found = f"{path} can be read by others on this machine"
+        return Finding("pepper", State.WARNING, found, f"chmod 600 {path}")
+    return Finding("pepper", State.OK, str(path))
 
 
 def _plans(world: World) -> Finding:
@@ -190,6 +212,7 @@ CHECKS: Final[dict[str, Callable[[World], Finding]]] = {
     "configuration": _configuration,
     "sources": _sources,
     "secrets": _secrets,
+    "pepper": _pepper,
     "plans": _plans,
     "data directory": _data_directory,
     "disk": _disk,

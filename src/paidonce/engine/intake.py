@@ -1,7 +1,5 @@
 """From a delivery's bytes to its verdict: verify, identify, translate, and join the group."""
 
-import time
-from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,8 +10,10 @@ from uuid_utils.compat import uuid7
 
 from paidonce import telemetry
 from paidonce.crashpoints import Point, passing
+from paidonce.domain.addresses import unit_of
 from paidonce.domain.events import DEFERRED, EventId, PaymentEvent
 from paidonce.engine.confirming import Approver
+from paidonce.engine.evidence import EvidenceLimit, StaleLimit
 from paidonce.engine.group import Group
 from paidonce.engine.items import Incoming, Refused, Request, Result, Source, Verdict
 from paidonce.engine.statistics import Dropped
@@ -30,15 +30,8 @@ from paidonce.telemetry import logger
 
 log = logger(__name__)
 
-MAX_EVIDENCE_PER_ADDRESS: Final = 60
-MAX_EVIDENCE: Final = 1_000
-"""How many refused deliveries are kept in a minute, from one address and from all."""
 LOOK_AGAIN_S: Final = 60
 """How long a repeated "look" is taken for one."""
-MAX_STALE: Final = 60_000
-"""How many stale ones are kept in a minute: far more than an outage leaves behind."""
-MAX_STALE_REMEMBERED: Final = 100_000
-"""How many stale ones are known again when they come again."""
 
 
 class Intake:
@@ -60,8 +53,9 @@ class Intake:
     ) -> Verdict:
         """Accept a delivery; returns when what it says is committed.
 
-        Raises RefusedError (kept as evidence), IntakeFullError or DatabaseAwayError: a stale
-        delivery that could not be kept is not refused, so that it comes again.
+        Raises RefusedError (kept as evidence; it says whether the delivery is authentic),
+        IntakeFullError or DatabaseAwayError: a stale delivery that could not be kept is not
+        refused, so that it comes again.
         """
         telemetry.bound(telemetry.RECEIVED, source.provider.name).inc()
         delivery = Delivery(headers, body, datetime.now(UTC))
@@ -81,6 +75,7 @@ class Intake:
             refusal = _refusal(error, is_authentic, request)
             is_stale = isinstance(refusal, TimestampExpiredError)
             is_authentic |= is_stale
+            refusal.is_authentic |= is_authentic
             refused = Refused(event_id, source, request, delivery, refusal, is_authentic)
             await (self._keep_stale(refused) if is_stale else self._keep(refused))
             raise refusal from None
@@ -111,7 +106,7 @@ class Intake:
         provider = refused.source.provider.name
         if not refused.signature_valid:
             telemetry.INVALID_SIGNATURES.labels(provider).inc()
-            if not self._evidence.allows(refused.request.remote_address or ""):
+            if not self._evidence.allows(unit_of(refused.request.remote_address or "")):
                 self._drop(refused)
                 return
         try:
@@ -186,55 +181,6 @@ def _renamed(item: Incoming, key: str) -> Incoming:
         preset=DEFERRED,
         is_delivery=False,
     )
-
-
-class EvidenceLimit:
-    """Bounds what forged deliveries can write, per address and minute and over all (SEC-5)."""
-
-    def __init__(self) -> None:
-        self._minute = 0
-        self._kept: Counter[str] = Counter()
-
-    def allows(self, address: str) -> bool:
-        """Whether one more may be kept; if so, it is counted."""
-        minute = int(time.monotonic() // 60)
-        if minute != self._minute:
-            self._minute = minute
-            self._kept.clear()
-        full = self._kept.total() >= MAX_EVIDENCE
-        if full or self._kept[address] >= MAX_EVIDENCE_PER_ADDRESS:
-            return False
-        self._kept[address] += 1
-        return True
-
-
-class StaleLimit:
-    """Bounds what stale deliveries can write: each is kept once, and so many in a minute.
-
-    Nobody but the gateway can make a new one, but whoever has captured one can send it for ever.
-    """
-
-    def __init__(self) -> None:
-        self._minute = 0
-        self._kept = 0
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
-
-    def allows(self, digest: bytes) -> bool:
-        """Whether this one may be kept; if so, it is counted and remembered."""
-        minute = int(time.monotonic() // 60)
-        if minute != self._minute:
-            self._minute, self._kept = minute, 0
-        if digest in self._seen or self._kept >= MAX_STALE:
-            return False
-        self._kept += 1
-        self._seen[digest] = None
-        if len(self._seen) > MAX_STALE_REMEMBERED:
-            self._seen.popitem(last=False)
-        return True
-
-    def forget(self, digest: bytes) -> None:
-        """It was not kept after all."""
-        self._seen.pop(digest, None)
 
 
 def _stale_digest(refused: Refused) -> bytes:

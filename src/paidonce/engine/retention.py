@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from paidonce.domain.risk import KNOWN_DAYS, REMEMBERED_DAYS
 from paidonce.settings import RetentionSettings
 from paidonce.store import months
 from paidonce.store.db import is_lock_timeout
@@ -121,6 +122,8 @@ def sweeps(retention: RetentionSettings) -> list[Sweep]:
         Sweep("outbox", retention.outbox_days, _as_it_is),
         Sweep("keys", retention.keys_days, first_id_at, page=PAGE_BLOCKS),
         Sweep("nonces", retention.nonces_days, _as_it_is, page=PAGE_BLOCKS),
+        Sweep("bans", REMEMBERED_DAYS, _as_it_is),
+        Sweep("known_addresses", KNOWN_DAYS, _as_it_is),
     ]
     return [one for one in all_of_them if one.days > 0]
 

@@ -1,6 +1,7 @@
 """What an operator can ask or do. HTTP, the command line and the dashboard are thin over this."""
 
-from paidonce.operations.desk import MAX_PAGE, Actor, Found, Scope
+from paidonce.operations.bans import BanVerbs
+from paidonce.operations.desk import MAX_PAGE, ON_THIS_MACHINE, Actor, Found, Scope
 from paidonce.operations.keys import KeyVerbs
 from paidonce.operations.orders import OrderRequest
 from paidonce.operations.payments import PaymentVerbs
@@ -13,6 +14,7 @@ from paidonce.store.replays import EventFilter
 __all__ = [
     "MAX_PAGE",
     "MAX_RATE",
+    "ON_THIS_MACHINE",
     "Actor",
     "DiscardView",
     "EventFilter",
@@ -24,5 +26,5 @@ __all__ = [
 ]
 
 
-class Operations(PaymentVerbs, ReprocessingVerbs, ReplayVerbs, StatisticsVerbs, KeyVerbs):
-    """All verbs: of users, orders, wallets and payments, of events and replays, and of keys."""
+class Operations(PaymentVerbs, ReprocessingVerbs, ReplayVerbs, StatisticsVerbs, KeyVerbs, BanVerbs):
+    """All verbs: of users, orders, wallets and payments, of events and replays, keys and bans."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 from paidonce.engine.items import Rules
@@ -36,6 +36,10 @@ class Actor:
     scope: Scope
 
 
+ON_THIS_MACHINE: Final = Actor("this machine", Scope.ADMIN)
+"""Whoever starts the program beside its database needs no key."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found(Generic[T]):
     """A page of what was searched for.
@@ -45,10 +49,10 @@ class Found(Generic[T]):
     """
 
     items: list[T]
-    next_cursor: UUID | None = None
+    next_cursor: Any = None  # an id; of bans an address
 
 
-def first_of(items: Sequence[T], limit: int, cursor: Callable[[T], UUID]) -> Found[T]:
+def first_of(items: Sequence[T], limit: int, cursor: Callable[[T], object]) -> Found[T]:
     """Some of the items; one more than the limit was read, to know whether something follows."""
     shown = list(items[:limit])
     return Found(shown, cursor(shown[-1]) if len(items) > limit else None)
@@ -62,9 +66,10 @@ def below(cursor: UUID | None) -> UUID:
 class Desk:
     """What the verbs work with. Each opens its own transactions."""
 
-    def __init__(self, database: Database, rules: Rules) -> None:
+    def __init__(self, database: Database, rules: Rules, pepper: bytes | None = None) -> None:
         self._database = database
         self._rules = rules
+        self._pepper = pepper
         self._linker = Linker(database, rules)
 
     def masked(self, text: str) -> str:

@@ -229,6 +229,8 @@ class Provider(Protocol):
     content_types: ClassVar[frozenset[str]]
     is_signed: ClassVar[bool] = True
     """Whether `verify` proves anything. What is not signed can be sent by anybody."""
+    retries_refused: ClassVar[bool] = True
+    """Whether the gateway sends again what was answered 4xx; else it is told 503 to make it."""
     links_by_email: ClassVar[bool] = False
     """Whether sources of this provider link by e-mail unless they say otherwise."""
     composes_for_itself: ClassVar[bool] = False

@@ -134,6 +134,7 @@ class PortOneV1(Provider):
     name: ClassVar = "portone"
     content_types: ClassVar = frozenset({"application/json", CONTENT_TYPE})
     is_signed: ClassVar = False
+    retries_refused: ClassVar = False
 
     api_url: str
     api_key: str = field(repr=False)

@@ -1,7 +1,8 @@
 """API keys, of which only hashes are kept."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
@@ -11,18 +12,41 @@ from paidonce.store.queries import Connection, load_queries
 QUERIES: Final = load_queries(__file__)
 
 
+Row = Mapping[str, Any]
+
+
+class HashedBy(StrEnum):
+    """How a key's hash was made."""
+
+    SHA256 = "sha256"
+    HMAC_SHA256 = "hmac-sha256"  # with the pepper
+
+
 async def add_key(
-    connection: Connection, *, key_id: UUID, name: str, hint: str, digest: bytes, scope: str
+    connection: Connection,
+    *,
+    key_id: UUID,
+    name: str,
+    hint: str,
+    digest: bytes,
+    hashed_by: HashedBy,
+    scope: str,
 ) -> None:
     """Keep a key's hash. A key that is there already stays as it is."""
     await QUERIES["add_key"].run(
-        connection, id=key_id, name=name, hint=hint, hash=digest, scope=scope
+        connection,
+        id=key_id,
+        name=name,
+        hint=hint,
+        hash=digest,
+        hashed_by=hashed_by,
+        scope=scope,
     )
 
 
-async def find_key(connection: Connection, digest: bytes) -> asyncpg.Record | None:
-    """The key with this hash, unless it was revoked."""
-    return await QUERIES["find_key"].row(connection, hash=digest)
+async def find_keys(connection: Connection, digests: Sequence[bytes]) -> list[Row]:
+    """The keys with one of these hashes, revoked ones too."""
+    return [dict(row) for row in await QUERIES["find_keys"].rows(connection, hashes=digests)]
 
 
 async def touch_key(connection: Connection, key_id: UUID) -> None:
@@ -30,9 +54,11 @@ async def touch_key(connection: Connection, key_id: UUID) -> None:
     await QUERIES["touch_key"].run(connection, id=key_id)
 
 
-async def list_keys(connection: Connection) -> Sequence[asyncpg.Record]:
-    """All keys, revoked ones too."""
-    return await QUERIES["list_keys"].rows(connection)
+async def list_keys(
+    connection: Connection, after: UUID | None, limit: int
+) -> Sequence[asyncpg.Record]:
+    """All keys, revoked ones too, the oldest first, after this one."""
+    return await QUERIES["list_keys"].rows(connection, after=after, limit=limit)
 
 
 async def revoke_key(connection: Connection, key_id: UUID) -> bool:

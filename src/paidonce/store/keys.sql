@@ -1,10 +1,12 @@
 -- name: add_key
-INSERT INTO api_keys (id, name, hint, hash, scope)
-VALUES (:id, :name, :hint, :hash, :scope)
+INSERT INTO api_keys (id, name, hint, hash, hashed_by, scope)
+VALUES (:id, :name, :hint, :hash, :hashed_by, :scope)
 ON CONFLICT (hash) DO NOTHING;
 
--- name: find_key
-SELECT id, name, scope, last_used_at FROM api_keys WHERE hash = :hash AND revoked_at IS NULL;
+-- name: find_keys
+SELECT id, name, scope, hash, hashed_by, last_used_at, revoked_at
+  FROM api_keys
+ WHERE hash = ANY (:hashes::bytea[]);
 
 -- name: touch_key
 UPDATE api_keys SET last_used_at = now() WHERE id = :id;
@@ -12,8 +14,9 @@ UPDATE api_keys SET last_used_at = now() WHERE id = :id;
 -- name: list_keys
 SELECT id, name, hint, scope, created_at, last_used_at, revoked_at
   FROM api_keys
- ORDER BY created_at
- LIMIT 1000;
+ WHERE :after::uuid IS NULL OR id > :after
+ ORDER BY id
+ LIMIT :limit;
 
 -- name: revoke_key
 UPDATE api_keys SET revoked_at = now() WHERE id = :id AND revoked_at IS NULL RETURNING id;

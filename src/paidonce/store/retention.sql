@@ -99,3 +99,24 @@ seen AS (
 SELECT (SELECT count(*) FROM gone) AS deleted,
        CASE WHEN more THEN last ELSE 0 END AS next, more
   FROM seen;
+
+-- name: bans
+-- The table is small: what is old in it is found by looking, and `next` is where it began.
+WITH gone AS (
+    DELETE FROM bans
+     WHERE address = ANY (ARRAY(SELECT address FROM bans
+                                 WHERE until < :before::timestamptz
+                                 LIMIT :limit::bigint))
+    RETURNING 1
+)
+SELECT count(*) AS deleted, :after::bigint AS next, count(*) = :limit AS more FROM gone;
+
+-- name: known_addresses
+WITH gone AS (
+    DELETE FROM known_addresses
+     WHERE address = ANY (ARRAY(SELECT address FROM known_addresses
+                                 WHERE verified_at < :before::timestamptz
+                                 LIMIT :limit::bigint))
+    RETURNING 1
+)
+SELECT count(*) AS deleted, :after::bigint AS next, count(*) = :limit AS more FROM gone;

@@ -1,11 +1,24 @@
 """Who is calling: only a trusted proxy's word counts for another address than the socket's."""
 
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
 
+from paidonce.domain.addresses import parsed
 from paidonce.errors import ConfigurationError
+from paidonce.web.host_names import HostNames, is_host_name
 
 Network = IPv4Network | IPv6Network
+
+_MAPPED = "::ffff:"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Who may deliver to a source."""
+
+    networks: tuple[Network, ...]
+    hosts: tuple[str, ...]
 
 
 class Addresses:
@@ -16,31 +29,45 @@ class Addresses:
     ) -> None:
         self._trusted = _networks(trusted_proxies, "server.trusted_proxies")
         self._allowed = {
-            name: _networks(networks, f"sources.{name}.allow")
-            for name, networks in allowed.items()
-            if networks
+            name: _allowed(entries, f"sources.{name}.allow")
+            for name, entries in allowed.items()
+            if entries
         }
+        self.hosts = HostNames({host for one in self._allowed.values() for host in one.hosts})
 
     def client(self, peer: str | None, headers: Mapping[str, str]) -> str | None:
         """The nearest address that is not a trusted proxy's."""
+        if peer is not None and peer.startswith(_MAPPED):
+            peer = _plain(peer)
         if peer is None or not self._trusted or not _within(peer, self._trusted):
             return peer
         forwarded = headers.get("x-forwarded-for", "")
         for hop in reversed([part.strip() for part in forwarded.split(",")]):
-            if not _is_address(hop):
+            if parsed(hop) is None:
                 break
-            peer = hop
+            peer = _plain(hop)
             if not _within(hop, self._trusted):
                 break
         return peer
 
-    def may_deliver(self, source: str, peer: str | None, headers: Mapping[str, str]) -> bool:
+    def is_trusted(self, address: str) -> bool:
+        """Whether it is a proxy of ours."""
+        return bool(self._trusted) and _within(address, self._trusted)
+
+    def may_deliver(self, source: str, address: str | None) -> bool:
         """Whether the source's allow-list, if it has one, holds the client's address."""
         allowed = self._allowed.get(source)
         if allowed is None:
             return True
-        address = self.client(peer, headers)
-        return address is not None and _within(address, allowed)
+        if address is None:
+            return False
+        return _within(address, allowed.networks) or self.hosts.have(allowed.hosts, address)
+
+
+def _allowed(entries: Sequence[str], key: str) -> Allowed:
+    hosts = tuple(entry for entry in entries if is_host_name(entry))
+    networks = [entry for entry in entries if entry not in hosts]
+    return Allowed(_networks(networks, key), hosts)
 
 
 def _networks(texts: Sequence[str], key: str) -> tuple[Network, ...]:
@@ -51,15 +78,10 @@ def _networks(texts: Sequence[str], key: str) -> tuple[Network, ...]:
 
 
 def _within(address: str, networks: Sequence[Network]) -> bool:
-    if not _is_address(address):
-        return False
-    found = ip_address(address)
-    return any(found in network for network in networks)
+    found = parsed(address)
+    return found is not None and any(found in network for network in networks)
 
 
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
+def _plain(address: str) -> str:
+    found = parsed(address)
+    return address if found is None else str(found)

@@ -1,14 +1,18 @@
 """API keys on the operators' API."""
 
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Final
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from paidonce.operations import Actor, Operations, Scope
+from paidonce.web.guard import too_many
+from paidonce.web.key_guard import KeyGuard
 from paidonce.web.problems import Problem
 
 _BEARER = HTTPBearer(auto_error=False, description="An API key: `po_…`")
+_NO_KEY: Final = Problem(401, "UNAUTHENTICATED", "Send a valid API key: Authorization: Bearer po_…")
 
 
 class ProblemError(Exception):
@@ -35,16 +39,31 @@ class Needs:
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
 
-    async def __call__(self, verbs: Verbs, credentials: Credentials) -> Actor:
-        actor = await verbs.authenticate(credentials.credentials) if credentials else None
-        if actor is None:
-            detail = "Send a valid API key: Authorization: Bearer po_…"
-            raise ProblemError(Problem(401, "UNAUTHENTICATED", detail))
+    async def __call__(self, request: Request, verbs: Verbs, credentials: Credentials) -> Actor:
+        if credentials is None:
+            raise ProblemError(_NO_KEY)
+        guard: KeyGuard = request.app.state.key_guard
+        actor = await _authenticated(guard, guard.unit(request), verbs, credentials.credentials)
         if not actor.scope.includes(self.scope):
             detail = f"This key has scope {actor.scope}; {self.scope} is needed."
             raise ProblemError(Problem(403, "FORBIDDEN", detail))
         return actor
 
 
+async def _authenticated(guard: KeyGuard, unit: str, verbs: Operations, key: str) -> Actor:
+    """Who holds this key. Raises ProblemError, also when too many were tried from there."""
+    over = guard.refusal(unit, key)
+    if over is not None:
+        raise ProblemError(too_many(over))
+    actor = await verbs.authenticate(key)
+    if actor is None:
+        standing = guard.failed(unit)
+        fields = () if standing is None else standing.fields()
+        raise ProblemError(replace(_NO_KEY, fields=fields))
+    guard.passed(unit, key)
+    return actor
+
+
 Reader = Annotated[Actor, Depends(Needs(Scope.READ))]
 Operator = Annotated[Actor, Depends(Needs(Scope.OPERATE))]
+Admin = Annotated[Actor, Depends(Needs(Scope.ADMIN))]

@@ -8,19 +8,21 @@ that holds its event has committed (`answer`). Bytes come either from the server
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final
 
 from uuid_utils.compat import uuid7
 
 from paidonce import telemetry
+from paidonce.domain.risk import Suspicion
 from paidonce.engine.intake import Intake
 from paidonce.engine.items import Incoming, Request, Result, Source, Verdict
 from paidonce.errors import PaidonceError
 from paidonce.providers.contract import TEST_HEADER
 from paidonce.telemetry import logger
 from paidonce.web.addresses import Addresses
+from paidonce.web.guard import Guard, suspicion_of
 from paidonce.web.problems import INTERNAL, Problem, problem_of
 
 log = logger(__name__)
@@ -56,6 +58,15 @@ _NOT_ALLOWED: Final = Problem(403, "ADDRESS_NOT_ALLOWED", "This address may not 
 _WRONG_TYPE: Final = Problem(415, "UNSUPPORTED_MEDIA_TYPE", "This source does not send that.")
 _ENCODED: Final = Problem(415, "UNSUPPORTED_MEDIA_TYPE", "Encoded bodies are not accepted.")
 
+_HELD_FOR: Final[Mapping[str, tuple[str, Suspicion | None]]] = {
+    "UNKNOWN_SOURCE": ("unknown_source", Suspicion.UNKNOWN_SOURCE),
+    "ADDRESS_NOT_ALLOWED": ("address_not_allowed", None),
+    "METHOD_NOT_ALLOWED": ("not_a_delivery", None),
+    "UNSUPPORTED_MEDIA_TYPE": ("not_a_delivery", None),
+    "TOO_LARGE": ("not_a_delivery", None),
+}
+"""What is refused without a look at the body: its name in the log, and whether it adds risk."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -75,6 +86,7 @@ class Call:
     headers: Mapping[str, str]
     peer: str | None
     id: str
+    address: str | None = None  # of the client, when it has been looked for
     started_s: float = field(default_factory=time.monotonic)
 
 
@@ -99,12 +111,14 @@ class Edge:
         self,
         intake: Intake,
         addresses: Addresses,
+        guard: Guard,
         max_body_bytes: int,
         request_timeout_s: float = 10.0,
         takes_tests: bool = True,
     ) -> None:
         self._intake = intake
         self._addresses = addresses
+        self._guard = guard
         self.max_body_bytes = max_body_bytes
         self._request_timeout_s = request_timeout_s
         self._takes_tests = takes_tests
@@ -121,30 +135,39 @@ class Edge:
     def objection(self, call: Call) -> Answer | None:
         """Why the request is refused before its body is read, if it is."""
         source = self._source(call)
-        problem = self._problem(call, source)
-        return None if problem is None else self._refusal(call, problem)
+        call.address = self._addresses.client(call.peer, call.headers)
+        problem = self._guard.refusal(call.address, source, call.id)
+        if problem is None:
+            problem = self._problem(call, source)
+            if problem is None:
+                return None
+            self._guard.failed(call.address, source, call.id, *_HELD_FOR[problem.code])
+        return self._refusal(call, problem)
 
     def too_large(self, call: Call) -> Answer:
         """The answer to a body that is larger than it may be."""
+        held_for = _HELD_FOR[self._too_large.code]
+        self._guard.failed(call.address, self._source(call), call.id, *held_for)
         return self._refusal(call, self._too_large)
 
     async def answer(self, call: Call, body: bytes) -> Answer:
         """The answer to a delivery, after the commit. Never raises."""
         source = self._source(call)
         assert source is not None
-        address = self._addresses.client(call.peer, call.headers)
         is_test = TEST_HEADER in call.headers
-        request = Request(call.id, address, call.started_s, is_test)
+        request = Request(call.id, call.address, call.started_s, is_test)
         try:
             pong = source.provider.pong(body)
             if pong is not None:
                 return self._accepted(source, call, pong)
             verdict = await self._intake.receive(source, call.headers, body, request)
         except PaidonceError as error:
-            return self._refusal(call, problem_of(error))
+            return self._refused(call, source, error)
         except Exception:
             log.exception("edge_failed", request_id=call.id)
             return self._refusal(call, INTERNAL)
+        if source.provider.is_signed and verdict.result is not Result.DUPLICATE:
+            self._guard.verified(call.address)
         assert verdict.event_id is not None
         assert isinstance(verdict.item, Incoming)
         word = word_of(verdict)
@@ -201,7 +224,7 @@ class Edge:
             return _NOT_POST
         if TEST_HEADER in call.headers and not self._takes_tests:
             return TESTS_REFUSED
-        if not self._addresses.may_deliver(source.name, call.peer, call.headers):
+        if not self._addresses.may_deliver(source.name, call.address):
             return _NOT_ALLOWED
         if call.headers.get("content-encoding", "identity") != "identity":
             return _ENCODED
@@ -217,6 +240,17 @@ class Edge:
         content_type, body = said
         headers = {"content-type": content_type, "x-request-id": call.id}
         return self._counted(source, Answer(200, headers, body))
+
+    def _refused(self, call: Call, source: Source, error: PaidonceError) -> Answer:
+        """The answer to a delivery that the intake did not take."""
+        problem = problem_of(error)
+        held_for = suspicion_of(error, source)
+        if held_for is not None:
+            self._guard.failed(call.address, source, call.id, *held_for)
+        standing = self._guard.standing(call.address) if problem.status == 401 else None
+        if standing is not None:
+            problem = replace(problem, fields=standing.fields())
+        return self._refusal(call, problem)
 
     def _refusal(self, call: Call, problem: Problem) -> Answer:
         source = self._source(call)

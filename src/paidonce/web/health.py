@@ -111,6 +111,7 @@ async def _measured(operations: Operations) -> list[Metric]:
         backlog = await operations.backlog()
         money = await operations.unapplied_money()
         review = await operations.to_review()
+        bans = await operations.number_of_bans()
     except PaidonceError:
         return []
     waiting = {row["status"]: row for row in backlog}
@@ -134,6 +135,7 @@ async def _measured(operations: Operations) -> list[Metric]:
         ),
         telemetry.REVIEW.family({(row["reason"],): row["number"] for row in review}),
         telemetry.OLDEST_REVIEW.family({(row["reason"],): row["oldest_s"] for row in review}),
+        telemetry.BANS.family({(): bans}),
     ]
 
 

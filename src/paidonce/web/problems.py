@@ -33,6 +33,7 @@ class Problem:
     detail: str
     retry_after_s: int | None = None
     allow: str | None = None
+    fields: tuple[tuple[str, str], ...] = ()
 
     def body(self, request_id: str) -> bytes:
         return orjson.dumps(
@@ -48,7 +49,7 @@ class Problem:
 
     def headers(self) -> dict[str, str]:
         """Those that this problem adds to an answer."""
-        added = {"content-type": CONTENT_TYPE}
+        added = {"content-type": CONTENT_TYPE, **dict(self.fields)}
         if self.retry_after_s is not None:
             added["retry-after"] = str(self.retry_after_s)
         if self.allow is not None:

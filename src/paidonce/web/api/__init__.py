@@ -5,10 +5,12 @@ from fastapi import FastAPI
 from paidonce import __version__
 from paidonce.operations import Operations
 from paidonce.web.api import (
+    bans,
     dead_letters,
     documentation,
     errors,
     events,
+    keys,
     orders,
     payments,
     replays,
@@ -18,16 +20,18 @@ from paidonce.web.api import (
 )
 from paidonce.web.api.documentation import describe
 from paidonce.web.api.limits import BodyLimit
+from paidonce.web.key_guard import KeyGuard
 
 __all__ = ["describe", "operators_api"]
 
 
-def operators_api(operations: Operations, max_body_bytes: int) -> FastAPI:
+def operators_api(operations: Operations, key_guard: KeyGuard, max_body_bytes: int) -> FastAPI:
     """The application for everything that is not a delivery."""
     api = FastAPI(title="Paidonce", version=__version__, docs_url=None, redoc_url=None)
     api.state.operations = operations
+    api.state.key_guard = key_guard
     api.add_middleware(BodyLimit, max_body_bytes=max_body_bytes)
-    calls = (users, orders, wallets, payments, events, dead_letters, replays, statistics)
-    for one in (errors, documentation, *calls):
+    things = (users, orders, wallets, payments, events, dead_letters, replays, statistics)
+    for one in (errors, documentation, *things, bans, keys):
         one.add_to(api)
     return api

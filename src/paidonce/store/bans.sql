@@ -1,0 +1,54 @@
+-- name: ban_of
+SELECT times, until > now() AND lifted_at IS NULL AS is_banned,
+       until > now() - make_interval(days => :remembered_days::integer) AS is_remembered, until
+  FROM bans
+ WHERE address = :address
+   FOR UPDATE;
+
+-- name: ban
+-- Not an address from which a verified delivery came, though it was another process that saw it.
+INSERT INTO bans AS b (address, reason, times, until)
+SELECT :address::text, :reason::text, :times::integer, now() + make_interval(secs => :length_s::float8)
+ WHERE NOT EXISTS (SELECT 1 FROM known_addresses
+                    WHERE address = :address
+                      AND verified_at > now() - make_interval(days => :known_days::integer))
+ON CONFLICT (address) DO UPDATE
+   SET reason = excluded.reason, times = excluded.times, banned_at = excluded.banned_at,
+       until = excluded.until, lifted_at = NULL, changed_at = excluded.changed_at
+RETURNING until;
+
+-- name: lift
+UPDATE bans SET lifted_at = now(), changed_at = now(), times = 0
+ WHERE address = :address AND until > now() AND lifted_at IS NULL
+RETURNING address;
+
+-- name: changes
+-- What other processes have to hear of: bans, and those lifted a moment ago.
+SELECT address, until, lifted_at, changed_at
+  FROM bans
+ WHERE changed_at > :since
+   AND (until > now() AND lifted_at IS NULL OR lifted_at > now() - interval '1 minute')
+ ORDER BY changed_at DESC
+ LIMIT :limit;
+
+-- name: list
+SELECT address, reason, times, banned_at, until
+  FROM bans
+ WHERE until > now() AND lifted_at IS NULL AND (:after::text IS NULL OR address > :after)
+ ORDER BY address
+ LIMIT :limit;
+
+-- name: count
+SELECT count(*) AS number FROM bans WHERE until > now() AND lifted_at IS NULL;
+
+-- name: note_known
+INSERT INTO known_addresses (address)
+SELECT unnest(:addresses::text[])
+ON CONFLICT (address) DO UPDATE SET verified_at = excluded.verified_at;
+
+-- name: known
+SELECT address, verified_at
+  FROM known_addresses
+ WHERE verified_at > :since
+ ORDER BY verified_at DESC
+ LIMIT :limit;
