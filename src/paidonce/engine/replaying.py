@@ -39,7 +39,7 @@ MAX_AT_ONCE: Final = 2
 """How many replays one process runs at a time."""
 MAX_ACTIVE: Final = 100
 LOOK_S: Final = 1.0
-FASTEST_LOOK_S: Final = 0.1
+FASTEST_LOOK_S: Final = 0.2
 """However often the bell rings, replays are not looked for more often than this."""
 LOOK_AGAIN_S: Final = 0.5
 """How often to look, while a replay waits for its rate, whether it was paused."""
