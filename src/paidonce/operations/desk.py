@@ -31,6 +31,10 @@ class Actor:
     scope: Scope
 
 
+HOST: Final = Actor("host", Scope.ADMIN)
+"""The program itself, or the one that holds it."""
+
+
 class Desk:
     """What the verbs work with. Each opens its own transactions."""
 
