@@ -16,12 +16,14 @@ from paidonce.domain.orders import Kind
 from paidonce.domain.plans import Plan, PlanBook, plan_book
 from paidonce.engine.asking import MAX_AT_ONCE, Asker
 from paidonce.engine.bell import Bell
+from paidonce.engine.channels import configured_channels, told_to
 from paidonce.engine.confirming import Approver
 from paidonce.engine.group import Group
 from paidonce.engine.handlers import Handlers, import_handlers, registered
 from paidonce.engine.intake import Intake
 from paidonce.engine.items import Rules, Source
 from paidonce.engine.janitor import Janitor
+from paidonce.engine.notifying import Notifier
 from paidonce.engine.retry import RetryPolicy
 from paidonce.engine.worker import MAX_BATCH, MAX_BYTES_IN_HAND, Worker
 from paidonce.errors import (
@@ -101,6 +103,7 @@ def refuse_wrong(settings: Settings) -> None:
     configured_plans(settings.plans)
     configured_addresses(settings)
     configured_handlers(settings)
+    configured_channels(settings.notifications)
 
 
 async def _supervise(embedded: EmbeddedPostgres) -> None:
@@ -153,6 +156,10 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
         if Role.JANITOR in roles:
             janitor = Janitor(database, settings.retention)
             await stack.enter_async_context(_in_background(janitor.run()))
+        notifier = Notifier(database, configured_channels(settings.notifications))
+        if Role.RELAY in roles:
+            await stack.enter_async_context(_in_background(notifier.run()))
+            stack.push_async_callback(notifier.stop)
         group = Group(database, rules, settings.server.max_waiting, bell)
         if Role.WEB in roles:
             await stack.enter_async_context(_in_background(bell.tell()))
@@ -163,8 +170,8 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
         edge, asgi = _doors(settings, operations, group if Role.WEB in roles else None, intake)
 
         def finish() -> None:
-            for worker in workers:
-                worker.finish()
+            for one in (*workers, notifier):
+                one.finish()
 
         yield App(operations, database, edge, asgi, finish, group.give_up)
 
@@ -242,7 +249,9 @@ def _rules_of(
 ) -> Rules:
     by_id: dict[SourceId, Source] = {source.id: source for source in sources.values()}
     kept = frozenset(map(Kind, settings.refunds.kept))
-    return Rules(plans, by_id, RetryPolicy(**settings.retry.model_dump()), kept, handlers)
+    retry = RetryPolicy(**settings.retry.model_dump())
+    channels = configured_channels(settings.notifications)
+    return Rules(plans, by_id, retry, kept, handlers, told_to(channels))
 
 
 def configured_plans(configured: Mapping[str, PlanSettings]) -> list[Plan]:

@@ -15,6 +15,7 @@ PaidonceError
 ├── GatewayError              a gateway was asked what an event means
 │   ├── GatewayUnreachableError   and does not answer, or does not know it yet
 │   └── GatewayMismatchError      and contradicts the event
+├── NotTakenError             a channel did not take what people were to be told
 ├── HandlerError              a handler of the user's own says what is to become of its event
 │   ├── Retry                     call me again later
 │   └── Reject                    do not call me again
@@ -110,6 +111,10 @@ class GatewayMismatchError(GatewayError):
     def __init__(self, message: str, may_pass: bool = False) -> None:
         super().__init__(message)
         self.may_pass = may_pass
+
+
+class NotTakenError(PaidonceError):
+    """A channel did not take a message. The text is kept and must hold no secret."""
 
 
 class HandlerError(PaidonceError):

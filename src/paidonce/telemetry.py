@@ -79,6 +79,11 @@ EVIDENCE_DROPPED: Final = _counter(
     "webhook_evidence_dropped_total",
     "Refused deliveries that were counted but not kept.",
 )
+NOTICES_SENT: Final = _counter(
+    "notices_sent_total",
+    "Messages to people, by channel, its kind, and what became of the attempt.",
+    ("channel", "kind", "result"),
+)
 DURATION: Final = Histogram(
     "webhook_processing_duration_ms",
     "From the last byte of a delivery to the end of its transaction.",
@@ -147,6 +152,12 @@ REVIEW: Final = Measure(
 )
 OLDEST_REVIEW: Final = Measure(
     "payments_review_oldest_seconds", "Age of the oldest of these.", ("reason",)
+)
+
+
+UNTOLD: Final = Measure("notices_untold", "Notices that a channel has not been told.", ("channel",))
+OLDEST_UNTOLD: Final = Measure(
+    "notices_untold_oldest_seconds", "Age of the oldest of these.", ("channel",)
 )
 
 

@@ -27,6 +27,10 @@ ELSEWHERE: Final = (
     Point.CREATED,
     Point.ASKED,
     Point.HANDLED,
+    Point.TOLD,
+    Point.ARCHIVE_WRITTEN,
+    Point.ARCHIVE_NAMED,
+    Point.ARCHIVED,
 )  # where no delivery of this load comes
 POINTS: Final = [point for point in Point if point not in ELSEWHERE]
 ONLY_QUEUED: Final = (Point.CLAIMED, Point.WORKED)

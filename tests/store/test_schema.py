@@ -172,6 +172,14 @@ NONCE: dict[str, Any] = {
     "fingerprint": DIGEST,
     "fingerprint_version": 1,
 }
+NOTICE: dict[str, Any] = {"channel": "ops", "at": NOW, "kind": "conflict"}
+MESSAGE: dict[str, Any] = {
+    "id": UUID(int=10),
+    "channel": "ops",
+    "at": NOW,
+    "content": "{}",
+    "run_at": NOW,
+}
 RIGHT = {
     "webhook_events": EVENT,
     "payments": PAYMENT,
@@ -186,6 +194,8 @@ RIGHT = {
     "ledger_entries": ENTRY,
     "due": DUE,
     "nonces": NONCE,
+    "notices": NOTICE,
+    "notice_messages": MESSAGE,
 }
 OTHER_ID = UUID(int=9)
 FAILED = {"status": "FAILED_FINAL", "error_code": "MALFORMED"}
@@ -268,6 +278,11 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("due", "due_asked_has_source", {"source_id": None}),
     ("nonces", "nonces_sizes", {"digest": b"short"}),
     ("nonces", "nonces_sizes", {"fingerprint": b"short"}),
+    ("notices", "notices_more", {"more": -1}),
+    ("notice_messages", "notice_messages_status", {"status": "LOST", "ended_at": NOW}),
+    ("notice_messages", "notice_messages_ends", {"status": "SENT"}),
+    ("notice_messages", "notice_messages_ends", {"ended_at": NOW}),
+    ("notice_messages", "notice_messages_attempts", {"attempts": -1}),
 ]
 
 

@@ -1,7 +1,7 @@
 """What `settle` is given and what it gives back."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -24,6 +24,7 @@ from paidonce.engine.retry import RetryPolicy
 from paidonce.errors import ConflictError, RefusedError
 from paidonce.providers.contract import Delivery, Identity, Provider, Thin
 from paidonce.store.due import Lane
+from paidonce.store.notices import Telling
 from paidonce.store.rows import KeyName
 
 DEFAULT_ASK_RATE: Final = 10.0
@@ -52,6 +53,7 @@ class Rules:
     retry: RetryPolicy
     kept: frozenset[Kind] = frozenset()  # what a refund does not take back
     handlers: Handlers = NO_HANDLERS
+    told_to: Telling = field(default_factory=dict)  # empty: nobody is to be told of anything
 
 
 @dataclass(frozen=True, slots=True)

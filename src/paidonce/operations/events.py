@@ -9,7 +9,7 @@ import orjson
 
 from paidonce.errors import NotFoundError
 from paidonce.operations.desk import Desk
-from paidonce.store import listings
+from paidonce.store import listings, notices
 from paidonce.views import (
     EventDetail,
     EventView,
@@ -73,6 +73,14 @@ class EventVerbs(Desk):
         """Payments that a person should look at, by reason: number and age of the oldest."""
         async with self._database.connection() as connection:
             return await listings.to_review(connection)
+
+    async def untold_notices(self) -> list[Mapping[str, Any]]:
+        """What people are still to be told, by channel: number and age of the oldest."""
+        channels = {name for names in self._rules.told_to.values() for name in names}
+        if not channels:
+            return []
+        async with self._database.connection() as connection:
+            return [dict(row) for row in await notices.untold(connection, sorted(channels))]
 
     async def ping(self) -> None:
         """Raises DatabaseAwayError unless the database answers."""

@@ -15,6 +15,7 @@ from paidonce.domain.payments import Payment
 from paidonce.domain.state import State
 from paidonce.domain.subscriptions import Subscription
 from paidonce.domain.wallets import Wallet
+from paidonce.store import notices
 from paidonce.store.queries import Connection, Query, load_queries
 from paidonce.store.rows import (
     KeyName,
@@ -107,6 +108,7 @@ class Changes:
     finished: list[Row] = field(default_factory=list)
     due: list[Row] = field(default_factory=list)
     audit: list[Row] = field(default_factory=list)
+    notices: list[Row] = field(default_factory=list)
     redelivered: list[EventId] = field(default_factory=list)
     wakes: list[bytes] = field(default_factory=list)
 
@@ -121,6 +123,7 @@ class Changes:
         unusual = (
             self.finished,
             self.audit,
+            self.notices,
             self.redelivered,
             self.wakes,
             self.absorbed,
@@ -247,6 +250,7 @@ async def _write_unusual(connection: Connection, changes: Changes, now: datetime
         await QUERIES["wake_waiting"].run(connection, waits_on=changes.wakes, now=now)
     if changes.audit:
         await QUERIES["write_audit"].run(connection, **_arrays(AUDIT_COLUMNS, changes.audit))
+    await notices.write(connection, changes.notices)
 
 
 REFUND_COLUMNS: Final = ("source_id", "refund_id", "payment_id", "amount_minor")

@@ -81,6 +81,7 @@ async def _measured(operations: Operations) -> list[Metric]:
         backlog = await operations.backlog()
         money = await operations.unapplied_money()
         review = await operations.to_review()
+        untold = await operations.untold_notices()
     except PaidonceError:
         return []
     waiting = {row["status"]: row for row in backlog}
@@ -104,6 +105,8 @@ async def _measured(operations: Operations) -> list[Metric]:
         ),
         telemetry.REVIEW.family({(row["reason"],): row["number"] for row in review}),
         telemetry.OLDEST_REVIEW.family({(row["reason"],): row["oldest_s"] for row in review}),
+        telemetry.UNTOLD.family({(row["channel"],): row["number"] for row in untold}),
+        telemetry.OLDEST_UNTOLD.family({(row["channel"],): row["oldest_s"] for row in untold}),
     ]
 
 
