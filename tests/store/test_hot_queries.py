@@ -467,7 +467,7 @@ async def test_writing_notices_reads_only_what_is_untold(connection: Connection)
     """DAT-2 OBS-5"""
     row = ("ops", NOW, "conflict", "shop", UUID(int=1), None, "{}", None)
     columns = dict(zip(notices.COLUMNS, zip(*[row] * 64, strict=True), strict=True))
-    given = {**columns, "max_untold": notices.MAX_UNTOLD}
+    given: dict[str, Any] = {**columns, "max_untold": notices.MAX_UNTOLD}
     nodes = await explained(connection, notices.QUERIES["add"], **given)
     assert_no_table_is_read_through(nodes)
     assert_few_rows_are_touched(nodes, UNUSUAL)
@@ -480,7 +480,7 @@ async def test_seeing_to_a_channel_reads_only_what_is_untold(
     """DAT-2 OBS-5: every second, and at each scrape."""
     given = {"channel": "ops", "every_s": 60.0, "delays_s": [1.0], "channels": ["ops"]}
     wanted = notices.QUERIES[query]
-    values = {name: given[name] for name in wanted.parameters}
+    values: dict[str, Any] = {name: given[name] for name in wanted.parameters}
     nodes = await explained(connection, wanted, **values)
     assert_no_table_is_read_through(nodes)
     assert_few_rows_are_touched(nodes, UNUSUAL)
