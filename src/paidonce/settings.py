@@ -185,12 +185,20 @@ class RetentionSettings(_Section):
     """For how many days each kind of data is kept; 0 is for ever."""
 
     payloads_days: Annotated[int, AfterValidator(_whole_months)] = Field(400, ge=0, le=36_500)
-    old_months: Literal["drop", "detach"] = "drop"
+    old_months: Literal["drop", "detach", "archive"] = "drop"
+    archive_dir: Path | None = None
     evidence_days: int = Field(30, ge=0, le=36_500)
     audit_days: int = Field(400, ge=0, le=36_500)
     outbox_days: int = Field(30, ge=0, le=36_500)
     keys_days: int = Field(0, ge=0, le=36_500)
     nonces_days: int = Field(30, ge=0, le=36_500)
+    notices_days: int = Field(30, ge=0, le=36_500)
+
+    @model_validator(mode="after")
+    def _archive_has_a_place(self) -> "RetentionSettings":
+        if self.old_months == "archive" and self.archive_dir is None:
+            raise ValueError('old_months = "archive" needs archive_dir, a folder for the files')
+        return self
 
 
 class NotificationSettings(_Section):

@@ -187,7 +187,7 @@ async def test_a_month_that_was_detached_to_be_dropped_is_dropped_the_next_time(
 ) -> None:
     """INB-4: whoever detached it was killed before he dropped it."""
     async with house.database.connection() as connection:
-        await months.detach(connection, datetime(2025, 1, 1, tzinfo=UTC), to_drop=True)
+        await months.detach(connection, datetime(2025, 1, 1, tzinfo=UTC), mark=months.MARK)
     assert await house.tables() == ["2025_01"]
     await house.once(drops(0))
     assert await house.tables() == []
@@ -198,7 +198,7 @@ async def test_a_month_whose_event_waits_again_by_then_is_put_back(house: House)
     event_id = await house.event(datetime(2025, 1, 5, tzinfo=UTC), "FAILED_FINAL")
     before = await house.months()
     async with house.database.connection() as connection:
-        await months.detach(connection, datetime(2025, 1, 1, tzinfo=UTC), to_drop=True)
+        await months.detach(connection, datetime(2025, 1, 1, tzinfo=UTC), mark=months.MARK)
     await house.run(
         "UPDATE webhook_events_2025_01 SET status = 'VALIDATED', error_code = NULL,"
         " processed_at = NULL WHERE id = $1",

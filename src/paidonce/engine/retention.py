@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from paidonce.engine.archiving import Archive
 from paidonce.settings import RetentionSettings
 from paidonce.store import months
 from paidonce.store.db import is_lock_timeout
@@ -29,11 +30,13 @@ MAX_MONTHS: Final = 12
 class OldMonths:
     """Takes out the months that ended `days` ago, except those in which something waits.
 
-    With `days` = 0 none is old; what was begun before is finished all the same.
+    They are dropped, or archived in a folder and then dropped, or left as tables of their own. With
+    `days` = 0 none is old; what was begun before is finished all the same.
     """
 
     days: int
     is_dropped: bool
+    archive: Archive | None = None
     name: str = "old months"
 
     async def run_once(self, connection: Connection, now: datetime) -> bool:
@@ -47,16 +50,39 @@ class OldMonths:
             return False
 
     async def _take_out(self, connection: Connection, now: datetime) -> bool:
+        if self.archive is not None:
+            await self.archive.check()
         finished = await months.finish_detaching(connection)
         old = await self._old(connection, now)
         for month in old[:MAX_MONTHS]:
-            await months.detach(connection, month, to_drop=self.is_dropped)
+            await months.detach(connection, month, mark=self._mark)
         detached = finished + [partition_name(month) for month in old[:MAX_MONTHS]]
         if detached:
             log.info("months_detached", names=detached)
+        has_more = len(old) > MAX_MONTHS
+        if self.archive is not None:
+            return await self._archive(connection, self.archive) or has_more
         if self.is_dropped:
             await _drop(connection)
-        return len(old) > MAX_MONTHS
+        return has_more
+
+    @property
+    def _mark(self) -> str | None:
+        if self.archive is not None:
+            return months.ARCHIVE_MARK
+        return months.MARK if self.is_dropped else None
+
+    async def _archive(self, connection: Connection, archive: Archive) -> bool:
+        """Archive one month, and drop it then; returns whether there are more."""
+        found = await months.detached(connection, months.ARCHIVE_MARK, months.MARK)
+        for name in found[:1]:
+            if await months.put_back_if_waiting(connection, name):
+                log.info("months_kept", names=[name], detail="an event in it waits again")
+                continue
+            written = await archive.write(connection, name)
+            await months.drop(connection, name)
+            log.info("month_archived", name=name, events=written.events, file=written.file)
+        return len(found) > 1
 
     async def _old(self, connection: Connection, now: datetime) -> list[datetime]:
         if self.days == 0:
@@ -118,6 +144,8 @@ def sweeps(retention: RetentionSettings) -> list[Sweep]:
         Sweep("outbox", retention.outbox_days, _as_it_is),
         Sweep("keys", retention.keys_days, first_id_at, page=PAGE_BLOCKS),
         Sweep("nonces", retention.nonces_days, _as_it_is, page=PAGE_BLOCKS),
+        Sweep("notices", retention.notices_days, _as_it_is),
+        Sweep("notice_messages", retention.notices_days, first_id_at, start=FIRST_ID),
     ]
     return [one for one in all_of_them if one.days > 0]
 
