@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from paidonce.engine.archiving import Archive
+from paidonce.errors import ArchiveError
 from paidonce.settings import RetentionSettings
 from paidonce.store import months
 from paidonce.store.db import is_lock_timeout
@@ -73,16 +74,24 @@ class OldMonths:
         return months.MARK if self.is_dropped else None
 
     async def _archive(self, connection: Connection, archive: Archive) -> bool:
-        """Archive one month, and drop it then; returns whether there are more."""
+        """Archive one month, and drop it then; returns whether there are more.
+
+        One that cannot be archived is kept, and holds up no other.
+        """
         found = await months.detached(connection, months.ARCHIVE_MARK, months.MARK)
-        for name in found[:1]:
+        for number, name in enumerate(found, 1):
             if await months.put_back_if_waiting(connection, name):
                 log.info("months_kept", names=[name], detail="an event in it waits again")
                 continue
-            written = await archive.write(connection, name)
+            try:
+                written = await archive.write(connection, name)
+            except (ArchiveError, OSError) as error:
+                log.error("month_not_archived", name=name, detail=str(error))
+                continue
             await months.drop(connection, name)
             log.info("month_archived", name=name, events=written.events, file=written.file)
-        return len(found) > 1
+            return number < len(found)
+        return False
 
     async def _old(self, connection: Connection, now: datetime) -> list[datetime]:
         if self.days == 0:
