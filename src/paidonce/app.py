@@ -24,12 +24,14 @@ from paidonce.doorkeeping import (
 )
 from paidonce.engine.asking import MAX_AT_ONCE, Asker
 from paidonce.engine.bell import Bell
+from paidonce.engine.channels import configured_channels, told_to
 from paidonce.engine.confirming import Approver
 from paidonce.engine.group import Group
 from paidonce.engine.handlers import Handlers, import_handlers, registered
 from paidonce.engine.intake import Intake
 from paidonce.engine.items import Rules, Source
 from paidonce.engine.janitor import Janitor
+from paidonce.engine.notifying import Notifier
 from paidonce.engine.replaying import Replayer
 from paidonce.engine.retry import RetryPolicy
 from paidonce.engine.worker import MAX_BATCH, MAX_BYTES_IN_HAND, Worker
@@ -113,6 +115,7 @@ def refuse_wrong(settings: Settings) -> None:
     if settings.security.pepper is not None:
         pepper_of(settings)
     configured_handlers(settings)
+    configured_channels(settings.notifications)
 
 
 async def _supervise(embedded: EmbeddedPostgres) -> None:
@@ -166,6 +169,10 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
         if Role.JANITOR in roles:
             janitor = Janitor(database, settings.retention)
             await stack.enter_async_context(_in_background(janitor.run()))
+        notifier = Notifier(database, configured_channels(settings.notifications))
+        if Role.RELAY in roles:
+            await stack.enter_async_context(_in_background(notifier.run()))
+            stack.push_async_callback(notifier.stop)
         group = Group(database, rules, settings.server.max_waiting, bell)
         if Role.WEB in roles:
             await stack.enter_async_context(_in_background(bell.tell()))
@@ -175,14 +182,14 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
         intake = Intake(group, Approver(database), sources, settings.server.mode == "queued")
         if Role.WEB in roles:
             await stack.enter_async_context(_in_background(intake.dropped.run(database)))
-        keeper = await doorkeeper(settings, database) if Role.WEB in roles else None
+        keeper = await doorkeeper(settings, database, rules.told_to) if Role.WEB in roles else None
         if keeper is not None:
             await stack.enter_async_context(_in_background(keeper.run()))
         edge, asgi = _doors(settings, operations, group, intake, keeper)
 
         def finish() -> None:
-            for worker in workers:
-                worker.finish()
+            for one in (*workers, notifier):
+                one.finish()
 
         yield App(operations, database, edge, asgi, finish, group.give_up)
 
@@ -273,7 +280,9 @@ def _rules_of(
     kept = frozenset(map(Kind, settings.refunds.kept))
     masker = Masker(configured_secrets(settings))
     telemetry.mask_with(masker)
-    return Rules(plans, by_id, RetryPolicy(**settings.retry.model_dump()), kept, handlers, masker)
+    retry = RetryPolicy(**settings.retry.model_dump())
+    channels = configured_channels(settings.notifications)
+    return Rules(plans, by_id, retry, kept, handlers, masker, told_to(channels))
 
 
 def configured_plans(configured: Mapping[str, PlanSettings]) -> list[Plan]:

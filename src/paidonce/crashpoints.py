@@ -28,6 +28,10 @@ class Point(StrEnum):
     WORKED = "worked"  # a worker's batch is committed; nothing is logged
     CREATED = "created"  # a user is added; what waits for it is not settled
     REPLAYED = "replayed"  # a part of a replay is done and written down; its transaction is open
+    TOLD = "told"  # a message has reached its channel; that is not recorded
+    ARCHIVE_WRITTEN = "archive_written"  # a month is in a file that has no name yet
+    ARCHIVE_NAMED = "archive_named"  # it has its name, and no manifest
+    ARCHIVED = "archived"  # it has its manifest; the month is still there
 
 
 _armed: Point | None = None

@@ -8,6 +8,7 @@ from paidonce.engine.reputation import Reputation
 from paidonce.engine.security_log import SecurityLog
 from paidonce.settings import SecuritySettings, Settings
 from paidonce.store.db import Database
+from paidonce.store.notices import Telling
 from paidonce.web.addresses import Addresses
 from paidonce.web.guard import Guard, Limits
 from paidonce.web.key_guard import KeyGuard
@@ -38,7 +39,7 @@ class Doorkeeper:
             self.security_log.flush()
 
 
-async def doorkeeper(settings: Settings, database: Database) -> Doorkeeper:
+async def doorkeeper(settings: Settings, database: Database, told_to: Telling) -> Doorkeeper:
     """The guard of the door, which knows by now whom it has to know. Raises DatabaseAwayError."""
     addresses = configured_addresses(settings)
     security_log = SecurityLog()
@@ -46,7 +47,7 @@ async def doorkeeper(settings: Settings, database: Database) -> Doorkeeper:
     on_hit = shared.add if shared else None
     limits = Limits.of(settings.limits, on_hit)
     keys = Limit("keys", settings.limits.keys, on_hit) if settings.limits.keys else None
-    reputation = Reputation(database, _policy(settings.security), security_log)
+    reputation = Reputation(database, _policy(settings.security), security_log, told_to)
     guard = Guard(addresses, reputation, limits, security_log, shared.forget if shared else None)
     key_guard = KeyGuard(addresses, keys, security_log)
     await addresses.hosts.look_up()

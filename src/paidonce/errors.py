@@ -15,6 +15,8 @@ PaidonceError
 ├── GatewayError              a gateway was asked what an event means
 │   ├── GatewayUnreachableError   and does not answer, or does not know it yet
 │   └── GatewayMismatchError      and contradicts the event
+├── ArchiveError              a month of events cannot be archived, and is kept
+├── NotTakenError             a channel did not take what people were to be told
 ├── HandlerError              a handler of the user's own says what is to become of its event
 │   ├── Retry                     call me again later
 │   └── Reject                    do not call me again
@@ -114,6 +116,14 @@ class GatewayMismatchError(GatewayError):
     def __init__(self, message: str, may_pass: bool = False) -> None:
         super().__init__(message)
         self.may_pass = may_pass
+
+
+class ArchiveError(PaidonceError):
+    """A month of events cannot be archived, and is kept. The message names the remedy."""
+
+
+class NotTakenError(PaidonceError):
+    """A channel did not take a message. The text is kept and must hold no secret."""
 
 
 class HandlerError(PaidonceError):

@@ -40,7 +40,7 @@ METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 Prometheus' library reads it once, when it is imported: set it before `telemetry` is."""
 _RATE: Final = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
 _SOURCE_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
-_HIDDEN: Final = ("secret", "password", "pepper", "key", "url", "storage")
+_HIDDEN: Final = ("secret", "password", "pepper", "key", "url", "storage", "smtp")
 _SHOWN: Final = ("retention.", "limits.keys")
 
 
@@ -49,7 +49,7 @@ class Role(StrEnum):
 
     WEB = "web"  # takes deliveries, answers operators
     WORKER = "worker"  # settles what waits
-    RELAY = "relay"  # publishes the outbox; nothing is published yet
+    RELAY = "relay"  # tells people; publishes the outbox, of which nothing is published yet
     JANITOR = "janitor"  # keeps the tables small
 
 
@@ -206,12 +206,33 @@ class RetentionSettings(_Section):
     """For how many days each kind of data is kept; 0 is for ever."""
 
     payloads_days: Annotated[int, AfterValidator(_whole_months)] = Field(400, ge=0, le=36_500)
-    old_months: Literal["drop", "detach"] = "drop"
+    old_months: Literal["drop", "detach", "archive"] = "drop"
+    archive_dir: Path | None = None
     evidence_days: int = Field(30, ge=0, le=36_500)
     audit_days: int = Field(400, ge=0, le=36_500)
     outbox_days: int = Field(30, ge=0, le=36_500)
     keys_days: int = Field(0, ge=0, le=36_500)
     nonces_days: int = Field(30, ge=0, le=36_500)
+    notices_days: int = Field(30, ge=0, le=36_500)
+
+    @model_validator(mode="after")
+    def _archive_has_a_place(self) -> "RetentionSettings":
+        if self.old_months == "archive" and self.archive_dir is None:
+            raise ValueError('old_months = "archive" needs archive_dir, a folder for the files')
+        return self
+
+
+class NotificationSettings(_Section):
+    """A channel through which people are told. Which of the keys it needs depends on its kind."""
+
+    kind: Literal["webhook", "email", "slack"]
+    url: str | None = None
+    secret: str | None = None
+    smtp: str | None = None
+    sender: str | None = Field(None, alias="from")
+    to: tuple[str, ...] = ()
+    about: tuple[str, ...] | None = None  # all
+    every_s: float = Field(60.0, ge=1, le=86_400)
 
 
 class BusSettings(_Section):
@@ -227,6 +248,15 @@ def _source_names(sources: dict[str, SourceSettings]) -> dict[str, SourceSetting
                 f"{name!r} cannot name a source: use a-z, 0-9 and _, a letter first, not 'health'"
             )
     return sources
+
+
+def _channel_names(
+    channels: dict[str, NotificationSettings],
+) -> dict[str, NotificationSettings]:
+    for name in channels:
+        if not _SOURCE_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} cannot name a channel: use a-z, 0-9 and _, a letter first")
+    return channels
 
 
 def _one_default(plans: dict[str, PlanSettings]) -> dict[str, PlanSettings]:
@@ -254,6 +284,7 @@ class Settings(BaseSettings):
     limits: LimitsSettings = LimitsSettings()
     security: SecuritySettings = SecuritySettings()
     bus: BusSettings = BusSettings()
+    notifications: Annotated[dict[str, NotificationSettings], AfterValidator(_channel_names)] = {}
     retention: RetentionSettings = RetentionSettings()
     handlers: tuple[str, ...] = ()
     handler_timeout_s: float = Field(10.0, gt=0, le=LONGEST_HANDLER_S)

@@ -83,6 +83,11 @@ RATE_LIMITED: Final = _counter(
     "webhook_rate_limited_total", "Requests refused because there were too many."
 )
 BANNED: Final = _counter("webhook_banned_total", "Requests refused because of who sends them.")
+NOTICES_SENT: Final = _counter(
+    "notices_sent_total",
+    "Messages to people, by channel, its kind, and what became of the attempt.",
+    ("channel", "kind", "result"),
+)
 DURATION: Final = Histogram(
     "webhook_processing_duration_ms",
     "From the last byte of a delivery to the end of its transaction.",
@@ -154,6 +159,12 @@ OLDEST_REVIEW: Final = Measure(
 )
 
 BANS: Final = Measure("addresses_banned", "Addresses that are banned now.")
+
+
+UNTOLD: Final = Measure("notices_untold", "Notices that a channel has not been told.", ("channel",))
+OLDEST_UNTOLD: Final = Measure(
+    "notices_untold_oldest_seconds", "Age of the oldest of these.", ("channel",)
+)
 
 
 def counted() -> CollectorRegistry:

@@ -290,6 +290,7 @@ class NewKeyView:
 class BanView:
     address: str
     reason: str
+    score: float  # of its risk, when it was banned
     times: int
     banned_at: datetime
     until: datetime

@@ -28,6 +28,10 @@ ELSEWHERE: Final = (
     Point.ASKED,
     Point.HANDLED,
     Point.REPLAYED,
+    Point.TOLD,
+    Point.ARCHIVE_WRITTEN,
+    Point.ARCHIVE_NAMED,
+    Point.ARCHIVED,
 )  # where no delivery of this load comes
 POINTS: Final = [point for point in Point if point not in ELSEWHERE]
 ONLY_QUEUED: Final = (Point.CLAIMED, Point.WORKED)

@@ -1,5 +1,6 @@
 """What operators are let do, and how lists, filters and errors look."""
 
+import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -122,6 +123,27 @@ def test_keys_are_needed_and_bounded_by_their_scope(shared: Shared) -> None:
     unknown = paidonce(service.folder, "keys", "revoke", NOBODY)
     assert unknown.returncode != 0
     assert "Traceback" not in unknown.stderr
+
+
+def test_who_created_what_stands_in_the_audit_log_without_addresses(shared: Shared) -> None:
+    """SEC-6 SEC-7: once, however often it is asked for."""
+    service, address = shared.service, "audited@example.com"
+    for _ in range(2):
+        user = service.user(address)
+        order = {"reference": "audited-1", "amount": "1.00", "currency": "RUB", "kind": "wallet"}
+        service.api("POST", "/orders", {**order, "user_id": user["id"]})
+        wallet = service.api("POST", "/wallets", {"owner": address, "currency": "RUB"}).json
+    audited = rows(
+        shared.database_url,
+        "SELECT action, details FROM audit_log WHERE action ~ 'created' AND actor = 'bootstrap'",
+    )
+    assert address not in str(audited)
+    found = [(row["action"], json.loads(row["details"])) for row in audited]
+    wallets = [details["wallet_id"] for action, details in found if action == "wallet_created"]
+    assert found.count(("user_created", {"user_id": user["id"]})) == 1
+    assert found.count(("order_created", {"reference": "audited-1"})) == 1
+    assert wallets.count(wallet["id"]) == 1
+    assert len(set(wallets)) == len(wallets) > 1, "the order's own too"
 
 
 def test_pages_walk_every_item_once(filled: Shared) -> None:

@@ -39,6 +39,7 @@ _BANS: Final = "tests/store/test_reputation.py::test_"
 _NONCES: Final = "tests/store/test_nonces.py::test_"
 _COUNTED: Final = "tests/store/test_statistics.py::test_"
 _SEARCHED: Final = "tests/store/test_search_plans.py::test_"
+_NOTIFYING: Final = "tests/store/test_notifying.py::test_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -1107,6 +1108,42 @@ GUARDS: Final = (
         "",
         "tests/store/test_reprocessing.py::test_ten_operators_at_once_apply_a_payment_once",
         is_kin=True,
+    ),
+    # What people are told, and what is dropped.
+    Guard(
+        # A message that is made anew at each attempt would have another id.
+        "a message is committed before it is sent",
+        "OBS-5",
+        "store/notices.sql",
+        "   AND m.status = 'WAITING' AND m.run_at <= now()\n",
+        "   AND m.attempts = 0\n",
+        f"{_NOTIFYING}what_was_not_taken_is_sent_again_with_the_same_id_and_words",
+    ),
+    Guard(
+        "whoever counts a surplus waits for nobody",
+        "OBS-5",
+        "store/notices.sql",
+        "                     LIMIT 1\n                       FOR UPDATE SKIP LOCKED) AS slot\n",
+        "                     LIMIT 1\n                       FOR UPDATE) AS slot\n",
+        "tests/store/test_notices.py::test_whoever_writes_a_notice_waits_for_nobody",
+        is_kin=True,
+    ),
+    Guard(
+        "a payment is told of when it newly needs a person",
+        "OBS-5",
+        "engine/noticing.py",
+        "return payment.review if payment.review != before else None",
+        "return payment.review",
+        "tests/store/test_notices.py::test_a_mismatch_is_told_once_with_all_that_a_person_needs",
+        is_kin=True,
+    ),
+    Guard(
+        "an archive is read back before its month goes",
+        "INB-4",
+        "engine/archiving.py",
+        "            await _compare(part, written)\n",
+        "",
+        "tests/store/test_archiving.py::test_what_reads_back_differently_is_not_dropped",
     ),
     # What a gateway's own words could be bent to.
     # What operators count and look for.

@@ -544,7 +544,7 @@ async def test_what_was_answered_and_waits_for_its_user_is_asked_again_when_it_c
     assert tuple(row.values()) == ("FAILED_RETRYABLE", "USER_MISSING")
     (waiting,) = await due_rows(looking)
     assert waiting["lane"] == Lane.ASK
-    await Linker(looking.database, looking.rules).create_user("p@example.com")
+    await Linker(looking.database, looking.rules).create_user("p@example.com", "somebody")
     assert await applied(looking) == 1
     assert await asker.run_once() == 1
     assert (await looking.one("SELECT status FROM webhook_events"))["status"] == "PROCESSED"

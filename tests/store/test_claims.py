@@ -75,7 +75,7 @@ async def test_an_event_that_is_refused_does_not_keep_its_user_from_being_create
     await settler.settle(items)
     source = replace(shop.source, provider=Poisoned(unreadable_payment="bad"))
     linker = Linker(shop.database, replace(shop.rules, sources={source.id: source}))
-    _, is_new = await linker.create_user("p@example.com")
+    _, is_new = await linker.create_user("p@example.com", "somebody")
     assert is_new
     assert (await shop.payment("good"))["applied_at"] is not None
     assert (await shop.event_row(items[1]))["status"] == "PROCESSED"

@@ -371,7 +371,8 @@ async def test_whatever_a_handler_does_a_user_is_created(shop: Shop, misdeed: Ha
     assert await shop.work() == 1
     assert (await shop.event(item))[1] == "USER_MISSING"
     shop.script = [misdeed]
-    user, is_new = await Linker(shop.stage.database, shop.rules).create_user("p@example.com")
+    linker = Linker(shop.stage.database, shop.rules)
+    user, is_new = await linker.create_user("p@example.com", "somebody")
     assert is_new
     assert await shop.stage.one("SELECT id FROM users") == {"id": user.id}
     assert len(shop.calls) == 1
@@ -416,7 +417,7 @@ async def test_creating_a_user_calls_the_handlers_of_what_was_paid(shop: Shop) -
         pass
 
     shop.script = [well, fail]
-    await Linker(shop.stage.database, shop.rules).create_user("p@example.com")
+    await Linker(shop.stage.database, shop.rules).create_user("p@example.com", "somebody")
     assert len(shop.calls) == 3
     reviews = await shop.stage.rows("SELECT review, applied_at FROM payments ORDER BY review")
     assert [row["review"] for row in reviews] == ["HANDLER_FAILED", None, None]
@@ -429,7 +430,7 @@ async def test_creating_an_order_calls_the_handlers_of_what_was_paid(shop: Shop)
     item = await shop.stored(shop.stage.paid("p", order="o-1"))
     await shop.work()
     assert (await shop.event(item))[1] == "ORDER_MISSING"
-    await Linker(shop.stage.database, shop.rules).create_order(ORDER)
+    await Linker(shop.stage.database, shop.rules).create_order(ORDER, "somebody")
     assert await shop.parcels() == [("payment.succeeded", 99_000)]
     (call,) = shop.calls
     assert call.order is not None

@@ -22,6 +22,7 @@ from paidonce.store import (
     listings,
     months,
     nonces,
+    notices,
     replays,
     reprocessing,
     retention,
@@ -51,6 +52,8 @@ LARGE: Final = (
     "nonces",
     "audit_log",
     "outbox",
+    "notices",
+    "notice_messages",
 )
 
 FILL: Final = """
@@ -117,6 +120,12 @@ SELECT now() - interval '1 day' + n * interval '1 second', event_id, 1, 1 + n % 
 
 INSERT INTO nonces (source_id, digest, fingerprint, fingerprint_version)
 SELECT 1, digest, digest, 1 FROM counted;
+
+INSERT INTO notice_messages (id, channel, at, content, status, run_at, ended_at)
+SELECT id, 'ops', now(), '{{}}', 'SENT', now(), now() FROM counted;
+
+INSERT INTO notices (channel, at, kind, source, message_id)
+SELECT 'ops', now(), 'conflict', 'shop', CASE WHEN n > {unusual} THEN id END FROM counted;
 """
 
 
@@ -456,6 +465,29 @@ async def test_nonces_are_found_by_an_index(pinned: Connection) -> None:
     nodes = await explained(pinned, query, source_id=[1] * 64, digest=digests)
     assert_no_table_is_read_through(nodes)
     assert_few_rows_are_touched(nodes, 64)
+
+
+async def test_writing_notices_reads_only_what_is_untold(connection: Connection) -> None:
+    """DAT-2 OBS-5"""
+    row = ("ops", NOW, "conflict", "shop", UUID(int=1), None, "{}", None)
+    columns = dict(zip(notices.COLUMNS, zip(*[row] * 64, strict=True), strict=True))
+    given: dict[str, Any] = {**columns, "max_untold": notices.MAX_UNTOLD}
+    nodes = await explained(connection, notices.QUERIES["add"], **given)
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, UNUSUAL)
+
+
+@pytest.mark.parametrize("query", ["is_time", "begin_attempt", "untold"])
+async def test_seeing_to_a_channel_reads_only_what_is_untold(
+    connection: Connection, query: str
+) -> None:
+    """DAT-2 OBS-5: every second, and at each scrape."""
+    given = {"channel": "ops", "every_s": 60.0, "delays_s": [1.0], "channels": ["ops"]}
+    wanted = notices.QUERIES[query]
+    values: dict[str, Any] = {name: given[name] for name in wanted.parameters}
+    nodes = await explained(connection, wanted, **values)
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, UNUSUAL)
 
 
 async def test_claiming_costs_what_is_claimed(connection: Connection) -> None:

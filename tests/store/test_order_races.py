@@ -66,7 +66,7 @@ async def _twice_paid_order(till: Till, name: str) -> None:
 
 async def _create(till: Till, name: str) -> None:
     row = await till.stage.one("SELECT id FROM wallets WHERE owner = $1", name)
-    await till.linker.create_order(till.new_order(name, row["id"]))
+    await till.linker.create_order(till.new_order(name, row["id"]), "somebody")
 
 
 def _pay(letter: str) -> Callable[[Till, str], Awaitable[object]]:
@@ -205,7 +205,7 @@ async def test_an_order_sees_the_payment_that_is_just_being_settled(till: Till) 
         await transaction.start()
         (verdict,) = (await settle(holder, [till.paid("p", "order")], till.stage.rules)).verdicts
         assert verdict.result is Result.UNLINKED
-        created = till.linker.create_order(till.new_order("order", wallet_id))
+        created = till.linker.create_order(till.new_order("order", wallet_id), "somebody")
         task = asyncio.ensure_future(created)
         await somebody_waits(watcher)
         await transaction.commit()

@@ -238,7 +238,7 @@ async def _created_while_settling(shop: Stage, item: Incoming) -> None:
         await transaction.start()
         (verdict,) = (await settle(holder, [item], shop.rules)).verdicts
         assert verdict.result is Result.UNLINKED
-        task = asyncio.create_task(linker.create_user("P@example.com"))
+        task = asyncio.create_task(linker.create_user("P@example.com", "somebody"))
         await _until_it_waits(task, watcher)
         await transaction.commit()
         await task
@@ -252,7 +252,7 @@ async def test_users_and_payments_that_come_together_never_miss_each_other(shop:
     async def meet(number: int) -> None:
         email = f"p-{number}@example.com"
         pay = _settle_at_last(settlers[number % 2], shop.paid(f"p-{number}"))
-        both = [pay, linker.create_user(email)]
+        both = [pay, linker.create_user(email, "somebody")]
         await asyncio.gather(*(both if number % 3 else both[::-1]))
 
     for first in range(0, INTERLEAVINGS, 2):
@@ -284,7 +284,7 @@ async def test_a_user_finds_what_was_paid_before(shop: Stage, settler: Settler, 
                 "UPDATE webhook_events SET status = 'DEAD_LETTER', processed_at = now()"
             )
     before = datetime.now(UTC) - timedelta(minutes=1)
-    await Linker(shop.database, shop.rules).create_user(" P@Example.com ")
+    await Linker(shop.database, shop.rules).create_user(" P@Example.com ", "somebody")
     payment = await shop.payment("p")
     assert payment["applied_at"] > before
     assert await shop.number("outbox") == 1

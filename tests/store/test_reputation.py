@@ -11,7 +11,7 @@ from paidonce.domain.risk import BanPolicy, Suspicion
 from paidonce.engine.reputation import Reputation
 from paidonce.engine.security_log import SecurityLog
 from paidonce.errors import NotFoundError
-from paidonce.operations import ON_THIS_MACHINE
+from paidonce.operations import HOST
 from paidonce.operations.bans import BanVerbs
 from paidonce.store.db import Database, open_database
 
@@ -82,7 +82,7 @@ async def test_bans_grow_when_they_are_repeated_and_only_then(
     assert await banned_again(moment) == (3, 4 * minutes)
     assert await banned_again(moment) == (4, 4 * minutes)
     assert await banned_again(timedelta(days=8)) == (1, minutes)
-    await verbs.lift_ban(FORGER, ON_THIS_MACHINE)
+    await verbs.lift_ban(FORGER, HOST)
     assert await banned_again(moment) == (1, minutes)
 
 
@@ -119,10 +119,10 @@ async def test_lifting_a_ban_forgets_everything_everywhere(
     await here.run_once()
     await there.run_once()
     with pytest.raises(NotFoundError):
-        await verbs.lift_ban("192.0.2.67", ON_THIS_MACHINE)
-    await verbs.lift_ban(FORGER, ON_THIS_MACHINE)
+        await verbs.lift_ban("192.0.2.67", HOST)
+    await verbs.lift_ban(FORGER, HOST)
     with pytest.raises(NotFoundError):
-        await verbs.lift_ban(FORGER, ON_THIS_MACHINE)
+        await verbs.lift_ban(FORGER, HOST)
     for _ in range(2):
         await here.run_once()
         await there.run_once()
@@ -134,7 +134,7 @@ async def test_lifting_a_ban_forgets_everything_everywhere(
         rows = await connection.fetch("SELECT actor, action FROM audit_log ORDER BY id")
     assert [tuple(row) for row in rows] == [
         ("paidonce", "address_banned"),
-        ("command line", "ban_lifted"),
+        ("host", "ban_lifted"),
     ]
 
 

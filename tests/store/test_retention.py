@@ -187,7 +187,7 @@ async def test_a_month_that_was_detached_to_be_dropped_is_dropped_the_next_time(
 ) -> None:
     """INB-4: whoever detached it was killed before he dropped it."""
     async with house.database.connection() as connection:
-        await months.detach(connection, datetime(2025, 1, 1, tzinfo=UTC), to_drop=True)
+        await months.detach(connection, datetime(2025, 1, 1, tzinfo=UTC), mark=months.MARK)
     assert await house.tables() == ["2025_01"]
     await house.once(drops(0))
     assert await house.tables() == []
@@ -198,7 +198,7 @@ async def test_a_month_whose_event_waits_again_by_then_is_put_back(house: House)
     event_id = await house.event(datetime(2025, 1, 5, tzinfo=UTC), "FAILED_FINAL")
     before = await house.months()
     async with house.database.connection() as connection:
-        await months.detach(connection, datetime(2025, 1, 1, tzinfo=UTC), to_drop=True)
+        await months.detach(connection, datetime(2025, 1, 1, tzinfo=UTC), mark=months.MARK)
     await house.run(
         "UPDATE webhook_events_2025_01 SET status = 'VALIDATED', error_code = NULL,"
         " processed_at = NULL WHERE id = $1",
@@ -471,7 +471,29 @@ async def test_nonces_go_by_their_age(house: House) -> None:
     assert await house.rows("SELECT seen_at FROM nonces ORDER BY 1") == [NOW - 30 * DAY, NOW]
 
 
-@pytest.mark.parametrize("name", ["evidence", "audit", "outbox", "keys"])
+async def test_notices_and_their_messages_go_by_their_age_told_or_not(house: House) -> None:
+    """DAT-3 OBS-5"""
+    for at in (LIMIT_30 - SECOND, LIMIT_30):
+        message_id = UUID(int=first_id_at(at).int + 1)
+        await house.run(
+            "INSERT INTO notices (channel, at, kind, message_id)"
+            " SELECT 'ops', $1, 'conflict', * FROM unnest(ARRAY[NULL, $2::uuid])",
+            at,
+            message_id,
+        )
+        await house.run(
+            "INSERT INTO notice_messages (id, channel, at, content, run_at)"
+            " VALUES ($1, 'ops', $2, '{}', $2)",
+            message_id,
+            at,
+        )
+    await house.once(sweep_of("notices"))
+    await house.once(sweep_of("notice_messages"))
+    assert await house.rows("SELECT at FROM notices") == [LIMIT_30] * 2
+    assert await house.rows("SELECT at FROM notice_messages") == [LIMIT_30]
+
+
+@pytest.mark.parametrize("name", ["evidence", "audit", "outbox", "keys", "notices"])
 async def test_a_run_is_bounded_and_says_that_there_is_more(
     house: House, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -486,6 +508,11 @@ async def test_a_run_is_bounded_and_says_that_there_is_more(
     elif name == "audit":
         await house.run(
             "INSERT INTO audit_log (at, action, success) SELECT $1, 'a', true"
+            " FROM generate_series(1, $2)", long_ago, rows,
+        )  # fmt: skip
+    elif name == "notices":
+        await house.run(
+            "INSERT INTO notices (channel, at, kind) SELECT 'ops', $1, 'ban'"
             " FROM generate_series(1, $2)", long_ago, rows,
         )  # fmt: skip
     elif name == "outbox":

@@ -147,6 +147,7 @@ PLAN: dict[str, Any] = {
 BAN = {
     "address": "192.0.2.1",
     "reason": "bad_signature",
+    "score": 200.0,
     "times": 1,
     "banned_at": NOW,
     "until": NOW + timedelta(minutes=10),
@@ -188,6 +189,14 @@ REPLAY: dict[str, Any] = {
     "actor": "somebody",
     "started_at": NOW,
 }
+NOTICE: dict[str, Any] = {"channel": "ops", "at": NOW, "kind": "conflict"}
+MESSAGE: dict[str, Any] = {
+    "id": UUID(int=10),
+    "channel": "ops",
+    "at": NOW,
+    "content": "{}",
+    "run_at": NOW,
+}
 RIGHT = {
     "webhook_events": EVENT,
     "payments": PAYMENT,
@@ -205,6 +214,8 @@ RIGHT = {
     "due": DUE,
     "nonces": NONCE,
     "replays": REPLAY,
+    "notices": NOTICE,
+    "notice_messages": MESSAGE,
 }
 OTHER_ID = UUID(int=9)
 FAILED = {"status": "FAILED_FINAL", "error_code": "MALFORMED"}
@@ -310,6 +321,11 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("due", "due_asked_has_source", {"source_id": None}),
     ("nonces", "nonces_sizes", {"digest": b"short"}),
     ("nonces", "nonces_sizes", {"fingerprint": b"short"}),
+    ("notices", "notices_more", {"more": -1}),
+    ("notice_messages", "notice_messages_status", {"status": "LOST", "ended_at": NOW}),
+    ("notice_messages", "notice_messages_ends", {"status": "SENT"}),
+    ("notice_messages", "notice_messages_ends", {"ended_at": NOW}),
+    ("notice_messages", "notice_messages_attempts", {"attempts": -1}),
 ]
 
 

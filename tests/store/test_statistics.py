@@ -103,7 +103,7 @@ class Shop:
         await self.worker.run_once()
 
     async def user_comes(self) -> None:
-        await self.linker.create_user(f"user-{self.luck.randrange(7)}@example.com")
+        await self.linker.create_user(f"user-{self.luck.randrange(7)}@example.com", "somebody")
 
     async def operator_retries(self) -> None:
         """An event that has ended is settled again, as a replay does it."""

@@ -29,7 +29,7 @@ class Till:
     async def order(self, reference: str) -> WalletId:
         """An order of a top-up, and its own wallet."""
         wallet_id = await self.wallet(reference)
-        await self.linker.create_order(self.new_order(reference, wallet_id))
+        await self.linker.create_order(self.new_order(reference, wallet_id), "somebody")
         return wallet_id
 
     async def wallet(self, reference: str) -> WalletId:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paidonce.domain.risk import BanPolicy, Suspicion
+from paidonce.domain.risk import POINTS, BanPolicy, Suspicion
 
 POLICY = BanPolicy(threshold=200.0, half_life_s=600.0, first_s=600.0, longest_s=86_400.0)
 
@@ -12,7 +12,7 @@ def test_a_score_halves_in_its_half_life() -> None:
     assert POLICY.decayed(8.0, 600.0) == 4.0
     assert POLICY.decayed(8.0, 1_200.0) == 2.0
     assert POLICY.decayed(8.0, -1.0) == 8.0, "a clock that goes back adds nothing"
-    assert POLICY.score(8.0, 600.0, Suspicion.BAD_SIGNATURE) == 5.0
+    assert POLICY.decayed(8.0, 600.0) + POINTS[Suspicion.BAD_SIGNATURE] == 5.0
 
 
 @pytest.mark.parametrize(

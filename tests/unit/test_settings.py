@@ -49,7 +49,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
     kept = settings.retention
     assert (kept.payloads_days, kept.old_months, kept.evidence_days) == (400, "drop", 30)
     assert (kept.audit_days, kept.outbox_days, kept.keys_days) == (400, 30, 0)
-    assert kept.nonces_days == 30
+    assert (kept.nonces_days, kept.notices_days, kept.archive_dir) == (30, 30, None)
 
 
 def test_the_documented_example_is_read(written: Written) -> None:
@@ -353,3 +353,12 @@ def test_a_ban_cannot_be_longer_than_the_longest(tmp_path: Path) -> None:
     file.write_text("[security]\nban_minutes = 60\nlongest_ban_minutes = 30\n")
     with pytest.raises(ConfigurationError, match="longest_ban_minutes: give at least ban_minutes"):
         load_settings(file)
+
+
+def test_whoever_archives_says_where(written: Written) -> None:
+    """USE-3 INB-4"""
+    told = refusal(written('[retention]\nold_months = "archive"\n'))
+    assert told.startswith("retention")
+    assert "archive_dir" in told
+    settings = load_settings(written('[retention]\nold_months = "archive"\narchive_dir = "a"\n'))
+    assert settings.retention.archive_dir == Path("a")

@@ -16,6 +16,7 @@ from paidonce.cli import (
     events,
     keys,
     listening,
+    notifying,
     payments,
     replays,
     sending,
@@ -30,7 +31,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-operating = (events, dead_letters, replays, payments, statistics, listening, bans, keys)
+operating = (events, dead_letters, replays, payments, statistics, listening, bans, notifying, keys)
 for commands in (serving, sending, *operating):
     commands.add_to(app)
 

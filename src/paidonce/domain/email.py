@@ -8,6 +8,7 @@ MAX_EMAIL: Final = 254
 """The longest address that SMTP can carry."""
 
 _ADDRESS: Final = re.compile(r"\S+@[^\s@]+")
+_ADDRESS_IN_TEXT: Final = re.compile(r"[^\s@<>\"'(),:;]+@[^\s@<>\"'(),:;]+")
 
 
 def email_key(email: str) -> str:
@@ -29,3 +30,8 @@ def masked(email: str) -> str:
     """What a log may show of an address: a***@example.com."""
     local, _, domain = email.rpartition("@")
     return f"{local[:1]}***@{domain}" if local else "***"
+
+
+def without_addresses(text: str) -> str:
+    """The text with each address in it masked."""
+    return _ADDRESS_IN_TEXT.sub(lambda found: masked(found[0]), text)

@@ -16,12 +16,14 @@ class Suspicion(StrEnum):
     BAD_SIGNATURE = "bad_signature"
     MALFORMED = "malformed"  # before it could be verified
     UNKNOWN_SOURCE = "unknown_source"  # it may be a slip in a gateway's settings
+    INSISTENCE = "insistence"  # it goes on although it is over its limit
 
 
 POINTS: Final = {
     Suspicion.BAD_SIGNATURE: 1.0,
     Suspicion.MALFORMED: 1.0,
     Suspicion.UNKNOWN_SOURCE: 0.5,
+    Suspicion.INSISTENCE: 0.5,
 }
 """What each adds to the score of its address."""
 
@@ -34,10 +36,6 @@ class BanPolicy:
     half_life_s: float
     first_s: float
     longest_s: float
-
-    def score(self, before: float, age_s: float, suspicion: Suspicion) -> float:
-        """The score now, when it was `before` so long ago."""
-        return self.decayed(before, age_s) + POINTS[suspicion]
 
     def decayed(self, score: float, age_s: float) -> float:
         """What is left of a score after a while."""

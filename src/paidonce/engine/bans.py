@@ -3,14 +3,16 @@
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from paidonce import telemetry
-from paidonce.domain.risk import KNOWN_DAYS, REMEMBERED_DAYS, BanPolicy, Suspicion
+from paidonce.domain.notices import NoticeKind
+from paidonce.domain.risk import KNOWN_DAYS, POINTS, REMEMBERED_DAYS, BanPolicy, Suspicion
 from paidonce.engine.bounded import MAX_ENTRIES, Bounded
 from paidonce.store import bans as store
-from paidonce.store import listings
+from paidonce.store import listings, notices
 from paidonce.store.db import Database
+from paidonce.store.notices import Notice, Telling
 from paidonce.store.queries import Connection
 
 MAX_WRITTEN_AT_ONCE: Final = 100
@@ -24,12 +26,13 @@ OnLifted = Callable[[str], None]
 class Bans:
     """What this process knows of them; `sync` is how it tells the others and hears of theirs."""
 
-    def __init__(self, policy: BanPolicy, on_lifted: OnLifted) -> None:
+    def __init__(self, policy: BanPolicy, on_lifted: OnLifted, told_to: Telling) -> None:
         self._policy = policy
+        self._told_to = told_to
         self._on_lifted = on_lifted
         self._scores: Bounded[str, tuple[float, float]] = Bounded()  # and when, in seconds
         self._until_s: Bounded[str, float] = Bounded()
-        self._untold: Bounded[str, Suspicion] = Bounded()
+        self._untold: Bounded[str, tuple[Suspicion, float]] = Bounded()  # and the score
         self._lifted_at: Bounded[str, datetime] = Bounded()
         self._since = _LONG_AGO
 
@@ -46,24 +49,27 @@ class Bans:
         """How long the address is still banned."""
         return max(self._until_s.get(address, 0.0) - time.time(), 0.0)
 
+    def score(self, address: str) -> float:
+        """How suspicious the address is now."""
+        score, at_s = self._scores.get(address, (0.0, 0.0))
+        return self._policy.decayed(score, time.monotonic() - at_s)
+
     def suspect(self, address: str, suspicion: Suspicion) -> bool:
         """Add to the score of an address; returns whether it is banned for it, from now on."""
-        now_s = time.monotonic()
-        before, at_s = self._scores.get(address, (0.0, now_s))
-        score = self._policy.score(before, now_s - at_s, suspicion)
+        score, now_s = self.score(address) + POINTS[suspicion], time.monotonic()
         if score < self._policy.threshold or address in self:
             self._scores.put(address, (score, now_s))
             return False
         self._scores.pop(address, None)
         self._until_s.put(address, time.time() + self._policy.length_s(1))
-        self._untold.put(address, suspicion)
+        self._untold.put(address, (suspicion, score))
         return True
 
     async def sync(self, database: Database) -> None:
         """Write the bans of this process, and read those of others and what was lifted."""
-        for address, suspicion in list(self._untold.items())[:MAX_WRITTEN_AT_ONCE]:
+        for address, (suspicion, score) in list(self._untold.items())[:MAX_WRITTEN_AT_ONCE]:
             async with database.transaction() as connection:
-                until = await self._write(connection, address, suspicion)
+                until = await self._write(connection, address, suspicion, score)
             if self._untold.pop(address, None) is None:
                 continue  # it was lifted meanwhile
             if until is None:
@@ -74,7 +80,7 @@ class Bans:
             await self._read(connection)
 
     async def _write(
-        self, connection: Connection, address: str, suspicion: Suspicion
+        self, connection: Connection, address: str, suspicion: Suspicion, score: float
     ) -> datetime | None:
         """Until when the address is banned, longer than the last time; None if it never is."""
         last = await store.ban_of(connection, address, REMEMBERED_DAYS)
@@ -86,24 +92,23 @@ class Bans:
             connection,
             address=address,
             reason=suspicion,
+            score=score,
             times=times,
             length_s=self._policy.length_s(times),
             known_days=KNOWN_DAYS,
         )
         if banned_until is not None:
-            until_text = banned_until.isoformat()
-            await listings.record_action(
-                connection,
-                "paidonce",
-                "address_banned",
-                address=address,
-                reason=suspicion,
-                times=times,
-                until=until_text,
-            )
-            telemetry.log_security(
-                "address_banned", address=address, reason=suspicion, times=times, until=until_text
-            )
+            said: dict[str, Any] = {
+                "address": address,
+                "reason": suspicion,
+                "score": round(score, 1),
+                "times": times,
+                "until": banned_until.isoformat(),
+            }
+            await listings.record_action(connection, "paidonce", "address_banned", **said)
+            notice = Notice(NoticeKind.BAN, datetime.now(UTC), details=said)
+            await notices.add(connection, self._told_to, notice)
+            telemetry.log_security("address_banned", **said)
         return banned_until
 
     async def _read(self, connection: Connection) -> None:

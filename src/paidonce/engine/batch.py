@@ -48,6 +48,7 @@ from paidonce.engine.items import (
     tally_key,
 )
 from paidonce.engine.names import waiting_digest
+from paidonce.engine.noticing import Noticed
 from paidonce.engine.retry import WAITS_FOR_OTHERS
 from paidonce.engine.rows import applied_message, event_row, finished_row, reversed_message
 from paidonce.errors import NotFoundError
@@ -88,9 +89,16 @@ class Batch:
         self._subscriptions: dict[SubscriptionId, Subscription] = {}
         self._orders: dict[str, Order] = {}
         self._wallets: dict[WalletId, Wallet] = {}
+        self._noticed = Noticed(rules, loaded) if rules.told_to else None
 
     def judge(self, item: Item) -> Verdict:
         """What becomes of one item; what it changes is remembered for the ones that follow."""
+        verdict = self._judged(item)
+        if self._noticed is not None:
+            self._changes.notices += self._noticed.rows(verdict)
+        return verdict
+
+    def _judged(self, item: Item) -> Verdict:
         match item:
             case Incoming():
                 return self._judge_incoming(item)

@@ -27,6 +27,7 @@ from paidonce.engine.retry import RetryPolicy
 from paidonce.errors import ConflictError, RefusedError
 from paidonce.providers.contract import Delivery, Identity, Provider, Thin
 from paidonce.store.due import Lane
+from paidonce.store.notices import Telling
 from paidonce.store.rows import KeyName
 
 DEFAULT_ASK_RATE: Final = 10.0
@@ -56,6 +57,7 @@ class Rules:
     kept: frozenset[Kind] = frozenset()  # what a refund does not take back
     handlers: Handlers = NO_HANDLERS
     masker: Masker = field(default_factory=Masker)
+    told_to: Telling = field(default_factory=dict)  # empty: nobody is to be told of anything
 
 
 @dataclass(frozen=True, slots=True)

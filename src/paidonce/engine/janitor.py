@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
+from paidonce.engine.archiving import Archive
 from paidonce.engine.retention import HOURLY_S, OldMonths, Sweep, sweeps
 from paidonce.engine.statistics import Folding
 from paidonce.settings import RetentionSettings
@@ -97,6 +98,10 @@ class Partitions:
 
 def usual_tasks(retention: RetentionSettings) -> list[Task]:
     """All that a running system needs, the most important first."""
-    months = OldMonths(retention.payloads_days, is_dropped=retention.old_months == "drop")
+    archive = None
+    if retention.old_months == "archive" and retention.archive_dir is not None:
+        archive = Archive(retention.archive_dir)
+    is_dropped = retention.old_months == "drop"
+    months = OldMonths(retention.payloads_days, is_dropped, archive)
     rows: list[Sweep] = sweeps(retention)
     return [Partitions(), Folding(), months, *rows]

@@ -57,13 +57,19 @@ class Linker:
         self._database = database
         self._rules = rules
 
-    async def create_user(self, email: str) -> tuple[User, bool]:
-        """The user with this address, and whether it is new; what was paid for is applied."""
+    async def create_user(self, email: str, actor: str) -> tuple[User, bool]:
+        """The user with this address, and whether it is new; what was paid for is applied.
+
+        A new one is audited, by its id: an address does not stand in the audit log.
+        """
         key = email_key(email)
 
         async def create(connection: Connection, rules: Rules) -> tuple[User, bool, Settled]:
             await settlement.announce_presence(connection, waits_for_email(key))
             row, is_new = await people.create_user(connection, uuid7(), email)
+            if is_new:
+                user_id = str(row["id"])
+                await listings.record_action(connection, actor, "user_created", user_id=user_id)
             passing(Point.CREATED)
             settled = await self._settle_of_email(connection, rules, key)
             return User(row["id"], row["email"], row["created_at"]), is_new, settled
@@ -75,8 +81,8 @@ class Linker:
         )
         return user, is_new
 
-    async def create_order(self, order: NewOrder) -> bool:
-        """Add the order; returns whether it is new. What was paid for it is applied.
+    async def create_order(self, order: NewOrder, actor: str) -> bool:
+        """Add the order; returns whether it is new, which is audited. What was paid is applied.
 
         Raises ConflictError when there is another one with this reference.
         """
@@ -85,6 +91,10 @@ class Linker:
         async def create(connection: Connection, rules: Rules) -> tuple[bool, Settled]:
             await settlement.announce_presence(connection, waits_for_order(reference))
             is_new = await orders.create_order(connection, order)
+            if is_new:
+                await listings.record_action(
+                    connection, actor, "order_created", reference=reference
+                )
             passing(Point.CREATED)
             return is_new, await self._settle_of_order(connection, rules, reference)
 

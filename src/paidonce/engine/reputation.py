@@ -13,6 +13,7 @@ from paidonce.engine.bans import Bans
 from paidonce.engine.known import KnownAddresses
 from paidonce.engine.security_log import SecurityLog
 from paidonce.store.db import Database
+from paidonce.store.notices import Telling
 from paidonce.telemetry import logger
 
 log = logger(__name__)
@@ -25,11 +26,17 @@ WRITE_PAUSE_S: Final = 0.1
 class Reputation:
     """One for each process that takes deliveries."""
 
-    def __init__(self, database: Database, policy: BanPolicy, security_log: SecurityLog) -> None:
+    def __init__(
+        self,
+        database: Database,
+        policy: BanPolicy,
+        security_log: SecurityLog,
+        told_to: Telling | None = None,
+    ) -> None:
         self._database = database
         self._log = security_log
         self._known = KnownAddresses()
-        self._bans = Bans(policy, self._lifted)
+        self._bans = Bans(policy, self._lifted, told_to or {})
         self._news = asyncio.Event()
         self._is_well = True
         self.on_lifted: Callable[[str], None] = lambda address: None
@@ -53,6 +60,10 @@ class Reputation:
         if is_news:
             self._news.set()
         return is_news
+
+    def score(self, address: str) -> float:
+        """How suspicious it is now, by what this process has seen."""
+        return self._bans.score(address)
 
     def suspect(self, address: str, suspicion: Suspicion) -> None:
         """Something came from there that nobody known sends."""

@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from paidonce.domain.risk import KNOWN_DAYS, REMEMBERED_DAYS
+from paidonce.engine.archiving import Archive
+from paidonce.errors import ArchiveError
 from paidonce.settings import RetentionSettings
 from paidonce.store import months
 from paidonce.store.db import is_lock_timeout
@@ -31,11 +33,13 @@ HOURLY_S: Final = 3600.0
 class OldMonths:
     """Takes out the months that ended `days` ago, except those in which something waits.
 
-    With `days` = 0 none is old; what was begun before is finished all the same.
+    They are dropped, or archived in a folder and then dropped, or left as tables of their own. With
+    `days` = 0 none is old; what was begun before is finished all the same.
     """
 
     days: int
     is_dropped: bool
+    archive: Archive | None = None
     name: str = "old months"
     period_s: float = HOURLY_S
 
@@ -50,16 +54,47 @@ class OldMonths:
             return False
 
     async def _take_out(self, connection: Connection, now: datetime) -> bool:
+        if self.archive is not None:
+            await self.archive.check()
         finished = await months.finish_detaching(connection)
         old = await self._old(connection, now)
         for month in old[:MAX_MONTHS]:
-            await months.detach(connection, month, to_drop=self.is_dropped)
+            await months.detach(connection, month, mark=self._mark)
         detached = finished + [partition_name(month) for month in old[:MAX_MONTHS]]
         if detached:
             log.info("months_detached", names=detached)
+        has_more = len(old) > MAX_MONTHS
+        if self.archive is not None:
+            return await self._archive(connection, self.archive) or has_more
         if self.is_dropped:
             await _drop(connection)
-        return len(old) > MAX_MONTHS
+        return has_more
+
+    @property
+    def _mark(self) -> str | None:
+        if self.archive is not None:
+            return months.ARCHIVE_MARK
+        return months.MARK if self.is_dropped else None
+
+    async def _archive(self, connection: Connection, archive: Archive) -> bool:
+        """Archive one month, and drop it then; returns whether there are more.
+
+        One that cannot be archived is kept, and holds up no other.
+        """
+        found = await months.detached(connection, months.ARCHIVE_MARK, months.MARK)
+        for number, name in enumerate(found, 1):
+            if await months.put_back_if_waiting(connection, name):
+                log.info("months_kept", names=[name], detail="an event in it waits again")
+                continue
+            try:
+                written = await archive.write(connection, name)
+            except (ArchiveError, OSError) as error:
+                log.error("month_not_archived", name=name, detail=str(error))
+                continue
+            await months.drop(connection, name)
+            log.info("month_archived", name=name, events=written.events, file=written.file)
+            return number < len(found)
+        return False
 
     async def _old(self, connection: Connection, now: datetime) -> list[datetime]:
         if self.days == 0:
@@ -124,6 +159,8 @@ def sweeps(retention: RetentionSettings) -> list[Sweep]:
         Sweep("nonces", retention.nonces_days, _as_it_is, page=PAGE_BLOCKS),
         Sweep("bans", REMEMBERED_DAYS, _as_it_is),
         Sweep("known_addresses", KNOWN_DAYS, _as_it_is),
+        Sweep("notices", retention.notices_days, _as_it_is),
+        Sweep("notice_messages", retention.notices_days, first_id_at, start=FIRST_ID),
     ]
     return [one for one in all_of_them if one.days > 0]
 

@@ -29,7 +29,12 @@ class SecurityLog:
         self._ends_s = time.monotonic() + WINDOW_S
 
     def note(
-        self, action: str, address: str, source: str | None = None, request_id: str | None = None
+        self,
+        action: str,
+        address: str,
+        source: str | None = None,
+        request_id: str | None = None,
+        score: float | None = None,
     ) -> None:
         """Something was refused for who sent it, or for what he could not prove."""
         if time.monotonic() >= self._ends_s:
@@ -40,7 +45,13 @@ class SecurityLog:
         elif self._lines < MAX_LINES:
             self._lines += 1
             self._seen.put((action, address), _Seen(source))
-            telemetry.log_security(action, address=address, source=source, request_id=request_id)
+            telemetry.log_security(
+                action,
+                address=address,
+                source=source,
+                request_id=request_id,
+                score=None if score is None else round(score, 1),
+            )
         else:
             self._untold += 1
 

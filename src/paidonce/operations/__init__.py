@@ -1,7 +1,7 @@
 """What an operator can ask or do. HTTP, the command line and the dashboard are thin over this."""
 
 from paidonce.operations.bans import BanVerbs
-from paidonce.operations.desk import MAX_PAGE, ON_THIS_MACHINE, Actor, Found, Scope
+from paidonce.operations.desk import HOST, MAX_PAGE, Actor, Found, Scope
 from paidonce.operations.keys import KeyVerbs
 from paidonce.operations.orders import OrderRequest
 from paidonce.operations.payments import PaymentVerbs
@@ -12,9 +12,9 @@ from paidonce.operations.statistics import StatisticsVerbs
 from paidonce.store.replays import EventFilter
 
 __all__ = [
+    "HOST",
     "MAX_PAGE",
     "MAX_RATE",
-    "ON_THIS_MACHINE",
     "Actor",
     "DiscardView",
     "EventFilter",

@@ -36,8 +36,8 @@ class Actor:
     scope: Scope
 
 
-ON_THIS_MACHINE: Final = Actor("this machine", Scope.ADMIN)
-"""Whoever starts the program beside its database needs no key."""
+HOST: Final = Actor("host", Scope.ADMIN)
+"""The program itself, or the one that holds it."""
 
 
 @dataclass(frozen=True, slots=True)

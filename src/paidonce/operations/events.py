@@ -11,7 +11,7 @@ import orjson
 from paidonce.domain.masking import MARGIN, MAX_SHOWN
 from paidonce.errors import NotFoundError
 from paidonce.operations.desk import Desk, Found, below
-from paidonce.store import event_search, listings
+from paidonce.store import event_search, listings, notices
 from paidonce.store.queries import Connection
 from paidonce.views import (
     EventDetail,
@@ -100,6 +100,14 @@ class EventVerbs(Desk):
         """Payments that a person should look at, by reason: number and age of the oldest."""
         async with self._database.connection() as connection:
             return await listings.to_review(connection)
+
+    async def untold_notices(self) -> list[Mapping[str, Any]]:
+        """What people are still to be told, by channel: number and age of the oldest."""
+        channels = {name for names in self._rules.told_to.values() for name in names}
+        if not channels:
+            return []
+        async with self._database.connection() as connection:
+            return [dict(row) for row in await notices.untold(connection, sorted(channels))]
 
     async def ping(self) -> None:
         """Raises DatabaseAwayError unless the database answers."""

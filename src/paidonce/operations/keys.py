@@ -9,7 +9,7 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from paidonce.errors import InvalidRequestError, NotFoundError
-from paidonce.operations.desk import ON_THIS_MACHINE, Actor, Desk, Found, Scope, first_of
+from paidonce.operations.desk import HOST, Actor, Desk, Found, Scope, first_of
 from paidonce.store import keys, listings
 from paidonce.store.keys import HashedBy
 from paidonce.views import KeyView, NewKeyView
@@ -18,18 +18,14 @@ from paidonce.views import KeyView, NewKeyView
 class KeyVerbs(Desk):
     """Who may ask."""
 
-    async def create_key(
-        self, name: str, scope: Scope, actor: Actor = ON_THIS_MACHINE
-    ) -> NewKeyView:
+    async def create_key(self, name: str, scope: Scope, actor: Actor = HOST) -> NewKeyView:
         """Make a key. It is shown this once; only its hash is kept."""
         key = f"po_{secrets.token_urlsafe(32)}"
         key_id = await self._add(key, name, scope, actor)
         assert key_id is not None  # it is new
         return NewKeyView(key_id, name, scope, key)
 
-    async def accept_key(
-        self, key: str, name: str, scope: Scope, actor: Actor = ON_THIS_MACHINE
-    ) -> None:
+    async def accept_key(self, key: str, name: str, scope: Scope, actor: Actor = HOST) -> None:
         """Make this very key valid. Raises InvalidRequestError for one that can be guessed.
 
         One that is there already, or was and is revoked, stays as it is.
@@ -58,7 +54,7 @@ class KeyVerbs(Desk):
             rows = await keys.list_keys(connection, cursor, limit + 1)
         return first_of([KeyView(**dict(row)) for row in rows], limit, lambda key: key.id)
 
-    async def revoke_key(self, key_id: UUID, actor: Actor = ON_THIS_MACHINE) -> None:
+    async def revoke_key(self, key_id: UUID, actor: Actor = HOST) -> None:
         """Raises NotFoundError when there is no such valid key."""
         async with self._database.transaction() as connection:
             if not await keys.revoke_key(connection, key_id):

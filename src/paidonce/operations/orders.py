@@ -15,9 +15,9 @@ from paidonce.domain.events import SourceId, UserId, WalletId
 from paidonce.domain.money import Money, known_currency, money
 from paidonce.domain.orders import MAX_REFERENCE, Kind
 from paidonce.errors import InvalidMoneyError, InvalidRequestError, NotFoundError
-from paidonce.operations.desk import MAX_PAGE, Actor, Found, below
+from paidonce.operations.desk import HOST, MAX_PAGE, Actor, Found, below
 from paidonce.operations.people import PeopleVerbs
-from paidonce.store import orders, payment_search, wallets
+from paidonce.store import listings, orders, payment_search, wallets
 from paidonce.store.orders import NewOrder
 from paidonce.views import (
     BookingView,
@@ -58,7 +58,9 @@ class OrderRequest:
 class OrderVerbs(PeopleVerbs):
     """What can be asked of orders and wallets, and done with them."""
 
-    async def create_order(self, order: OrderRequest) -> tuple[OrderView, bool]:
+    async def create_order(
+        self, order: OrderRequest, actor: Actor = HOST
+    ) -> tuple[OrderView, bool]:
         """The order, and whether it is new; what was paid for it before is applied.
 
         Raises InvalidRequestError, NotFoundError for a user or wallet that is not there, and
@@ -69,7 +71,8 @@ class OrderVerbs(PeopleVerbs):
             is_known = await orders.is_known(connection, order.reference, order.digest(amount))
         if is_known:
             return await self.order(order.reference), False
-        is_new = await self._linker.create_order(await self._new_order(order, amount))
+        new_order = await self._new_order(order, amount, actor)
+        is_new = await self._linker.create_order(new_order, actor.name)
         return await self.order(order.reference), is_new
 
     async def order(self, reference: str) -> OrderView:
@@ -109,11 +112,21 @@ class OrderVerbs(PeopleVerbs):
         await self._linker.close_order(reference, actor.name)
         return await self.order(reference)
 
-    async def create_wallet(self, owner: str, currency: str) -> tuple[WalletView, bool]:
-        """The owner's wallet in this currency, and whether it is new."""
+    async def create_wallet(
+        self, owner: str, currency: str, actor: Actor = HOST
+    ) -> tuple[WalletView, bool]:
+        """The owner's wallet in this currency, and whether it is new.
+
+        A new one is audited, by its id: an owner may be named by an e-mail address.
+        """
         code = _currency(currency)
         async with self._database.transaction() as connection:
             row, is_new = await wallets.create_wallet(connection, uuid7(), owner, code)
+            if is_new:
+                wallet_id = str(row["id"])
+                await listings.record_action(
+                    connection, actor.name, "wallet_created", wallet_id=wallet_id, currency=code
+                )
         return wallet_view(dict(row)), is_new
 
     async def wallets_of(self, owner: str) -> list[WalletView]:
@@ -130,7 +143,7 @@ class OrderVerbs(PeopleVerbs):
             raise NotFoundError(f"there is no wallet {wallet_id}")
         return wallet_view(dict(row))
 
-    async def _new_order(self, asked: OrderRequest, amount: Money) -> NewOrder:
+    async def _new_order(self, asked: OrderRequest, amount: Money, actor: Actor) -> NewOrder:
         if asked.plan_id is not None and asked.kind is not Kind.SUBSCRIPTION:
             raise InvalidRequestError("plan_id: only a subscription has one")
         if asked.wallet_id is not None and asked.kind is not Kind.WALLET:
@@ -139,7 +152,7 @@ class OrderVerbs(PeopleVerbs):
             await self.user(asked.user_id)
         if asked.kind is Kind.SUBSCRIPTION:
             self._refuse_unfit_subscription(asked)
-        wallet_id = await self._wallet_of(asked) if asked.kind is Kind.WALLET else None
+        wallet_id = await self._wallet_of(asked, actor) if asked.kind is Kind.WALLET else None
         return NewOrder(
             id=uuid7(),
             reference=asked.reference,
@@ -160,12 +173,12 @@ class OrderVerbs(PeopleVerbs):
             named = f"there is no plan {asked.plan_id!r}" if asked.plan_id else "give a plan_id"
             raise InvalidRequestError(f"plan_id: {named}")
 
-    async def _wallet_of(self, asked: OrderRequest) -> WalletId:
+    async def _wallet_of(self, asked: OrderRequest, actor: Actor) -> WalletId:
         """The wallet to be topped up: the one that is named, or the user's own."""
         if asked.wallet_id is not None:
             wallet = await self.wallet(asked.wallet_id)
         elif asked.user_id is not None:
-            wallet, _ = await self.create_wallet(str(asked.user_id), asked.currency)
+            wallet, _ = await self.create_wallet(str(asked.user_id), asked.currency, actor)
         else:
             raise InvalidRequestError("a top-up needs wallet_id or user_id")
         if wallet.currency != _currency(asked.currency):

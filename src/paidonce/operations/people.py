@@ -5,7 +5,7 @@ from uuid import UUID
 from paidonce.domain.email import is_email
 from paidonce.engine.linking import User
 from paidonce.errors import InvalidRequestError, NotFoundError
-from paidonce.operations.desk import Desk
+from paidonce.operations.desk import HOST, Actor, Desk
 from paidonce.store import people
 from paidonce.views import SubscriptionView
 
@@ -13,7 +13,7 @@ from paidonce.views import SubscriptionView
 class PeopleVerbs(Desk):
     """What can be asked of users, and done for them."""
 
-    async def create_user(self, email: str) -> tuple[User, bool]:
+    async def create_user(self, email: str, actor: Actor = HOST) -> tuple[User, bool]:
         """The user with this verified address, and whether it is new.
 
         What the user has paid for before is applied when this returns. Raises
@@ -21,7 +21,7 @@ class PeopleVerbs(Desk):
         """
         if not is_email(email):
             raise InvalidRequestError("email is not an e-mail address")
-        return await self._linker.create_user(email)
+        return await self._linker.create_user(email, actor.name)
 
     async def user(self, user_id: UUID) -> User:
         """Raises NotFoundError."""

@@ -7,13 +7,14 @@ SELECT times, until > now() AND lifted_at IS NULL AS is_banned,
 
 -- name: ban
 -- Not an address from which a verified delivery came, though it was another process that saw it.
-INSERT INTO bans AS b (address, reason, times, until)
-SELECT :address::text, :reason::text, :times::integer, now() + make_interval(secs => :length_s::float8)
+INSERT INTO bans AS b (address, reason, score, times, until)
+SELECT :address::text, :reason::text, :score::real, :times::integer,
+       now() + make_interval(secs => :length_s::float8)
  WHERE NOT EXISTS (SELECT 1 FROM known_addresses
                     WHERE address = :address
                       AND verified_at > now() - make_interval(days => :known_days::integer))
 ON CONFLICT (address) DO UPDATE
-   SET reason = excluded.reason, times = excluded.times, banned_at = excluded.banned_at,
+   SET reason = excluded.reason, score = excluded.score, times = excluded.times, banned_at = excluded.banned_at,
        until = excluded.until, lifted_at = NULL, changed_at = excluded.changed_at
 RETURNING until;
 
@@ -32,7 +33,7 @@ SELECT address, until, lifted_at, changed_at
  LIMIT :limit;
 
 -- name: list
-SELECT address, reason, times, banned_at, until
+SELECT address, reason, score, times, banned_at, until
   FROM bans
  WHERE until > now() AND lifted_at IS NULL AND (:after::text IS NULL OR address > :after)
  ORDER BY address

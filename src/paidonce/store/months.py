@@ -1,22 +1,25 @@
 """Old months of events: taken out without making anybody who writes wait, then dropped.
 
-A month leaves in two steps, each of which may be cut short at any moment: it is detached, and what
-was detached in order to be dropped, which its comment says, is dropped. The next run goes on where
-the last one stopped.
+A month leaves in steps, each of which may be cut short at any moment: it is detached, archived if
+that was wanted, and dropped. The comment of the table says what it was detached for. The next run
+goes on where the last one stopped.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from paidonce.store.listings import first_id_at
+from paidonce.store.listings import FIRST_ID, first_id_at
 from paidonce.store.queries import Connection, load_queries
 from paidonce.store.schema import next_month, partition_name
 
 QUERIES: Final = load_queries(__file__)
 
 MARK: Final = "Paidonce drops this table: its month is past [retention] payloads_days."
+ARCHIVE_MARK: Final = "Paidonce archives and then drops this table: its month is past its age."
+PAGE_EVENTS: Final = 256
+"""How many events are read at a time to be archived; each may be as large as a body may."""
 _NAME: Final = re.compile(r"webhook_events_(\d{4})_(\d{2})")
 
 
@@ -32,15 +35,15 @@ async def something_waits(connection: Connection, month: datetime) -> bool:
     return await _waits_in("webhook_events", connection, month)
 
 
-async def detach(connection: Connection, month: datetime, *, to_drop: bool) -> None:
-    """Make the month a table of its own; with `to_drop`, one that `drop_detached` will find.
+async def detach(connection: Connection, month: datetime, *, mark: str | None) -> None:
+    """Make the month a table of its own; with a mark, one that `detached` will find by it.
 
     Not in a transaction. It waits for every transaction that uses the events, and nobody waits for
     it. When that takes too long the session's lock_timeout ends it, and `finish_detaching` goes on.
     """
     name = partition_name(month)
-    if to_drop:
-        await _comment(connection, name, f"'{MARK}'")
+    if mark is not None:
+        await _comment(connection, name, f"'{mark}'")
     await connection.execute(f"ALTER TABLE webhook_events DETACH PARTITION {name} CONCURRENTLY")
 
 
@@ -60,18 +63,50 @@ async def drop_detached(connection: Connection) -> tuple[Sequence[str], Sequence
     """
     dropped: list[str] = []
     put_back: list[str] = []
-    for row in await QUERIES["detached_to_drop"].rows(connection, mark=MARK):
-        name: str = row["name"]
-        month = month_of(name)
-        if month is None:
-            continue
-        if await _waits_in(name, connection, month):
-            await _attach(connection, name, month)
+    for name in await detached(connection, MARK):
+        if await put_back_if_waiting(connection, name):
             put_back.append(name)
         else:
-            await connection.execute(f"DROP TABLE {name}")
+            await drop(connection, name)
             dropped.append(name)
     return dropped, put_back
+
+
+async def detached(connection: Connection, *marks: str) -> list[str]:
+    """The months that were detached with one of these marks, the oldest first."""
+    rows = await QUERIES["detached"].rows(connection, marks=marks)
+    return [row["name"] for row in rows if month_of(row["name"]) is not None]
+
+
+async def put_back_if_waiting(connection: Connection, name: str) -> bool:
+    """Make the table a month again if something in it waits; returns whether it is one."""
+    month = month_of(name)
+    assert month is not None
+    if not await _waits_in(name, connection, month):
+        return False
+    await _attach(connection, name, month)
+    return True
+
+
+async def drop(connection: Connection, name: str) -> None:
+    """Drop a month that was detached."""
+    assert month_of(name) is not None
+    await connection.execute(f"DROP TABLE {name}")
+
+
+async def event_lines(
+    connection: Connection, name: str
+) -> AsyncIterator[Sequence[tuple[str, str]]]:
+    """All events of a detached month in the order of their ids, page by page: id, and JSON."""
+    query = QUERIES["events_after"].on(name, instead_of="webhook_events")
+    after = FIRST_ID
+    while True:
+        rows = await query.rows(connection, after=after, limit=PAGE_EVENTS)
+        if rows:
+            yield [(str(row["id"]), row["line"]) for row in rows]
+            after = rows[-1]["id"]
+        if len(rows) < PAGE_EVENTS:
+            return
 
 
 def month_of(name: str) -> datetime | None:

@@ -18,12 +18,22 @@ SELECT EXISTS (
          ORDER BY event_id
          LIMIT 1) IS NOT NULL AS is_so;
 
--- name: detached_to_drop
--- What was detached in order to be dropped. A table that an operator keeps has no such mark.
+-- name: events_after
+-- All columns of each event, as JSON; the raw body in base64.
+SELECT e.id,
+       (to_jsonb(e) || jsonb_build_object(
+           'raw_body', translate(encode(e.raw_body, 'base64'), E'\n', '')))::text AS line
+  FROM webhook_events AS e
+ WHERE e.id > :after
+ ORDER BY e.id
+ LIMIT :limit;
+
+-- name: detached
+-- What was detached in order to go. A table that an operator keeps has no such mark.
 SELECT relname AS name
   FROM pg_class
  WHERE relkind = 'r' AND NOT relispartition
    AND relname LIKE 'webhook\_events\_%'
    AND pg_table_is_visible(oid)
-   AND obj_description(oid, 'pg_class') = :mark
+   AND obj_description(oid, 'pg_class') = ANY (:marks::text[])
  ORDER BY relname;

@@ -62,6 +62,36 @@ SELECT (SELECT count(*) FROM gone) AS deleted,
        CASE WHEN more THEN last ELSE 0 END AS next, coalesce(more, false) AS more
   FROM seen;
 
+-- name: notices
+-- Told or not: what a channel that is there no more was to be told goes too.
+WITH page AS (
+    SELECT id, at FROM notices WHERE id > :after::bigint ORDER BY id LIMIT :limit::bigint
+),
+gone AS (
+    DELETE FROM notices
+     WHERE id = ANY (ARRAY(SELECT id FROM page WHERE at < :before::timestamptz))
+    RETURNING 1
+),
+seen AS (
+    SELECT max(id) AS last, count(*) = :limit AND max(at) < :before AS more FROM page
+)
+SELECT (SELECT count(*) FROM gone) AS deleted,
+       CASE WHEN more THEN last ELSE 0 END AS next, coalesce(more, false) AS more
+  FROM seen;
+
+-- name: notice_messages
+-- Their ids are in the order of time.
+WITH gone AS (
+    DELETE FROM notice_messages
+     WHERE id = ANY (ARRAY(
+         SELECT id FROM notice_messages
+          WHERE id > :after::uuid AND id < :before::uuid
+          ORDER BY id
+          LIMIT :limit::bigint))
+    RETURNING 1
+)
+SELECT count(*) AS deleted, :after AS next, count(*) = :limit AS more FROM gone;
+
 -- name: keys
 -- The table has no index by age, which every event would pay for and hardly anybody needs: it is
 -- walked block by block, :limit blocks at a time, and then from its beginning again.

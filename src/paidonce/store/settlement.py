@@ -16,6 +16,7 @@ from paidonce.domain.state import State
 from paidonce.domain.subscriptions import Subscription
 from paidonce.domain.tally import TallyRow
 from paidonce.domain.wallets import Wallet
+from paidonce.store import notices
 from paidonce.store.queries import Connection, Query, load_queries
 from paidonce.store.rows import (
     KeyName,
@@ -109,6 +110,7 @@ class Changes:
     due: list[Row] = field(default_factory=list)
     counts: list[TallyRow] = field(default_factory=list)
     audit: list[Row] = field(default_factory=list)
+    notices: list[Row] = field(default_factory=list)
     redelivered: list[EventId] = field(default_factory=list)
     wakes: list[bytes] = field(default_factory=list)
 
@@ -123,6 +125,7 @@ class Changes:
         unusual = (
             self.finished,
             self.audit,
+            self.notices,
             self.redelivered,
             self.wakes,
             self.absorbed,
@@ -250,6 +253,7 @@ async def _write_unusual(connection: Connection, changes: Changes, now: datetime
         await QUERIES["wake_waiting"].run(connection, waits_on=changes.wakes, now=now)
     if changes.audit:
         await QUERIES["write_audit"].run(connection, **_arrays(AUDIT_COLUMNS, changes.audit))
+    await notices.write(connection, changes.notices)
 
 
 REFUND_COLUMNS: Final = ("source_id", "refund_id", "payment_id", "amount_minor")

@@ -81,6 +81,8 @@ class Guard:
         standing = self._over(unit, source)
         if standing is None:
             return None
+        if self._limits.unverified is not None and standing.policy == self._limits.unverified.name:
+            self._suspect(address, unit, Suspicion.INSISTENCE)
         self._log.note("rate_limited", unit, _name(source), request_id)
         telemetry.bound(telemetry.RATE_LIMITED, _provider(source)).inc()
         return too_many(standing, source is None or source.provider.retries_refused)
@@ -95,14 +97,13 @@ class Guard:
     ) -> None:
         """A request could not be verified. It is counted, and held against its address."""
         unit = unit_of(address or "")
-        self._log.note(action, unit, _name(source), request_id)
         limit = self._limit_of(address, unit)
-        if limit is None:
-            return
-        limit.hit(unit)
-        is_stranger = limit is self._limits.unverified and bool(address)
-        if suspicion is not None and is_stranger:
-            self._reputation.suspect(unit, suspicion)
+        if limit is not None:
+            limit.hit(unit)
+        if suspicion is not None:
+            self._suspect(address, unit, suspicion)
+        score = self._reputation.score(unit)
+        self._log.note(action, unit, _name(source), request_id, score)
 
     def verified(self, address: str | None) -> None:
         """A delivery was verified, and it is not one that somebody has captured and sends again."""
@@ -126,8 +127,16 @@ class Guard:
                 self._on_forgotten(limit, unit)
 
     def _limit_of(self, address: str | None, unit: str) -> Limit | None:
-        is_familiar = self._reputation.is_known(unit) or self._addresses.is_trusted(address or "")
+        is_familiar = self._is_familiar(address, unit)
         return self._limits.unverified_known if is_familiar else self._limits.unverified
+
+    def _suspect(self, address: str | None, unit: str, suspicion: Suspicion) -> None:
+        """Hold it against a stranger."""
+        if address and not self._is_familiar(address, unit):
+            self._reputation.suspect(unit, suspicion)
+
+    def _is_familiar(self, address: str | None, unit: str) -> bool:
+        return self._reputation.is_known(unit) or self._addresses.is_trusted(address or "")
 
     def _over(self, unit: str, source: Source | None) -> Standing | None:
         """Where somebody stands who has used up one of the limits; what counts all is counted."""

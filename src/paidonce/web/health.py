@@ -112,6 +112,7 @@ async def _measured(operations: Operations) -> list[Metric]:
         money = await operations.unapplied_money()
         review = await operations.to_review()
         bans = await operations.number_of_bans()
+        untold = await operations.untold_notices()
     except PaidonceError:
         return []
     waiting = {row["status"]: row for row in backlog}
@@ -136,6 +137,8 @@ async def _measured(operations: Operations) -> list[Metric]:
         telemetry.REVIEW.family({(row["reason"],): row["number"] for row in review}),
         telemetry.OLDEST_REVIEW.family({(row["reason"],): row["oldest_s"] for row in review}),
         telemetry.BANS.family({(): bans}),
+        telemetry.UNTOLD.family({(row["channel"],): row["number"] for row in untold}),
+        telemetry.OLDEST_UNTOLD.family({(row["channel"],): row["oldest_s"] for row in untold}),
     ]
 
 

@@ -48,7 +48,7 @@ def add_to(api: FastAPI) -> None:
         """
         asked = body.model_dump(exclude={"sources"})
         sources = None if body.sources is None else tuple(body.sources)
-        order, is_new = await verbs.create_order(OrderRequest(**asked, sources=sources))
+        order, is_new = await verbs.create_order(OrderRequest(**asked, sources=sources), actor)
         answer.status_code = http.HTTP_201_CREATED if is_new else http.HTTP_200_OK
         return order
 

@@ -27,7 +27,7 @@ def add_to(api: FastAPI) -> None:
 
         What was paid under the address before is applied when the answer arrives.
         """
-        user, is_new = await verbs.create_user(body.email)
+        user, is_new = await verbs.create_user(body.email, actor)
         answer.status_code = status.HTTP_201_CREATED if is_new else status.HTTP_200_OK
         return user
 

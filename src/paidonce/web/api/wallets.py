@@ -26,7 +26,7 @@ def add_to(api: FastAPI) -> None:
         body: NewWallet, verbs: Verbs, actor: Operator, answer: Response
     ) -> WalletView:
         """Create a wallet. A repeat returns the one that is there, with 200."""
-        wallet, is_new = await verbs.create_wallet(body.owner, body.currency)
+        wallet, is_new = await verbs.create_wallet(body.owner, body.currency, actor)
         answer.status_code = status.HTTP_201_CREATED if is_new else status.HTTP_200_OK
         return wallet
 

@@ -6,6 +6,7 @@
 CREATE TABLE bans (
     address    text COLLATE "C" PRIMARY KEY,
     reason     text COLLATE "C" NOT NULL,
+    score      real NOT NULL,
     times      integer NOT NULL,
     banned_at  timestamptz NOT NULL DEFAULT now(),
     until      timestamptz NOT NULL,

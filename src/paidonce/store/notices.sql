@@ -1,0 +1,110 @@
+-- name: add
+-- Of each kind and source a channel has so many rows untold; what is more is counted on one of them.
+-- That one is whichever nobody holds, so that nobody is waited for; if all are held, a row is added.
+WITH given AS (
+    SELECT g.*, row_number() OVER (PARTITION BY channel, kind, source ORDER BY number) AS place
+      FROM unnest(
+          :channel::text[], :at::timestamptz[], :kind::text[], :source::text[], :event_id::uuid[],
+          :payment_id::uuid[], :details::jsonb[], :not_before::timestamptz[]) WITH ORDINALITY
+          AS g (channel, at, kind, source, event_id, payment_id, details, not_before, number)
+),
+groups AS (
+    SELECT g.channel, g.kind, g.source, g.number,
+           greatest(g.number + kept.number - :max_untold::bigint, 0) AS surplus
+      FROM (SELECT channel, kind, source, count(*) AS number FROM given GROUP BY 1, 2, 3) AS g,
+           LATERAL (SELECT count(*) AS number
+                      FROM (SELECT 1 FROM notices AS n
+                             WHERE n.message_id IS NULL AND n.channel = g.channel
+                               AND n.kind = g.kind AND n.source = g.source
+                             LIMIT :max_untold) AS found) AS kept
+),
+slots AS (
+    SELECT g.channel, g.kind, g.source, g.surplus, slot.id
+      FROM groups AS g,
+           LATERAL (SELECT n.id FROM notices AS n
+                     WHERE n.message_id IS NULL AND n.channel = g.channel
+                       AND n.kind = g.kind AND n.source = g.source
+                     ORDER BY n.id
+                     LIMIT 1
+                       FOR UPDATE SKIP LOCKED) AS slot
+     WHERE g.surplus > 0
+),
+counted AS (
+    UPDATE notices AS n SET more = n.more + s.surplus FROM slots AS s WHERE n.id = s.id
+)
+INSERT INTO notices (channel, at, kind, source, event_id, payment_id, details, not_before)
+SELECT channel, given.at, kind, source, given.event_id, given.payment_id, given.details,
+       given.not_before
+  FROM given
+  JOIN groups USING (channel, kind, source)
+  LEFT JOIN slots USING (channel, kind, source)
+ WHERE given.place <= groups.number - coalesce(slots.surplus, 0)
+ ORDER BY given.number;
+
+-- name: is_time
+SELECT EXISTS (SELECT 1 FROM notices
+                WHERE channel = :channel AND message_id IS NULL
+                  AND (not_before IS NULL OR not_before <= now()))
+       AND coalesce(
+           (SELECT status <> 'WAITING' AND at <= now() - :every_s::float8 * interval '1 second'
+              FROM notice_messages
+             WHERE channel = :channel
+             ORDER BY id DESC
+             LIMIT 1), true) AS is_so;
+
+-- name: forget_settled
+-- What was to be told later, and has come to order by itself.
+DELETE FROM notices AS n
+ WHERE n.channel = :channel AND n.message_id IS NULL AND n.not_before <= now()
+   AND NOT EXISTS (SELECT 1 FROM payments AS p
+                    WHERE p.id = n.payment_id AND p.review = n.details ->> 'code');
+
+-- name: take
+-- A row that somebody is counting on is told the next time.
+UPDATE notices AS n
+   SET message_id = :message_id
+ WHERE n.id = ANY (ARRAY(
+     SELECT u.id FROM notices AS u
+      WHERE u.channel = :channel AND u.message_id IS NULL
+        AND (u.not_before IS NULL OR u.not_before <= now())
+      ORDER BY u.id
+      LIMIT :limit
+        FOR UPDATE SKIP LOCKED))
+RETURNING n.id, n.kind, n.source, n.at, n.event_id, n.payment_id, n.details, n.more;
+
+-- name: add_message
+INSERT INTO notice_messages (id, channel, at, content, run_at)
+VALUES (:id, :channel, now(), :content, now());
+
+-- name: begin_attempt
+UPDATE notice_messages AS m
+   SET attempts = m.attempts + 1,
+       run_at = now() + interval '1 second'
+           * (:delays_s::float8[])[least(m.attempts + 1, cardinality(:delays_s))]
+ WHERE m.id = (SELECT id FROM notice_messages WHERE channel = :channel ORDER BY id DESC LIMIT 1)
+   AND m.status = 'WAITING' AND m.run_at <= now()
+RETURNING m.id, m.at, m.content, m.attempts,
+          extract(epoch FROM now() - m.at)::float8 AS age_s;
+
+-- name: end_attempt
+UPDATE notice_messages
+   SET status = :status, error = :error,
+       ended_at = CASE WHEN :status::text <> 'WAITING' THEN now() END
+ WHERE id = :id;
+
+-- name: untold
+-- In no message yet, or in the last one, which nobody has taken yet.
+SELECT wanted.channel, waiting.number + coalesce(unsent.number, 0) AS number,
+       coalesce(extract(epoch FROM now() - least(waiting.oldest, unsent.at)), 0)::float8 AS oldest_s
+  FROM unnest(:channels::text[]) AS wanted (channel)
+ CROSS JOIN LATERAL (
+     SELECT coalesce(sum(1 + n.more), 0)::bigint AS number, min(n.at) AS oldest
+       FROM notices AS n
+      WHERE n.channel = wanted.channel AND n.message_id IS NULL
+        AND (n.not_before IS NULL OR n.not_before <= now())) AS waiting
+  LEFT JOIN LATERAL (
+     SELECT m.status, m.at, (m.content ->> 'total')::bigint AS number
+       FROM notice_messages AS m
+      WHERE m.channel = wanted.channel
+      ORDER BY m.id DESC
+      LIMIT 1) AS unsent ON unsent.status = 'WAITING';

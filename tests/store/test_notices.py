@@ -1,0 +1,300 @@
+"""Which facts become notices, once each, with what made them true."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+import pytest
+import pytest_asyncio
+from uuid_utils.compat import uuid7
+
+from paidonce.domain.events import Code, EventId, EventStatus, Outcome, PaymentId, Says
+from paidonce.domain.money import Money
+from paidonce.domain.notices import NoticeKind
+from paidonce.engine.items import Incoming, Refused
+from paidonce.engine.linking import Linker
+from paidonce.engine.retry import RetryPolicy
+from paidonce.engine.transactions import Settler
+from paidonce.engine.worker import Worker
+from paidonce.errors import (
+    InvalidSignatureError,
+    MalformedError,
+    RefusedError,
+    TimestampExpiredError,
+)
+from paidonce.store import notices
+from paidonce.store.db import Database
+from paidonce.store.notices import Notice
+from tests.store.batches import Stage, stage
+from tests.store.till import PRICE, Till
+
+ALL: Final = dict.fromkeys(NoticeKind, ("ops",))
+NOW: Final = datetime(2026, 11, 15, 12, tzinfo=UTC)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def shop(database: Database) -> Stage:
+    """A shop that has a channel for everything, and tries nothing twice."""
+    made = await stage(database, RetryPolicy(attempts=1))
+    return replace(made, rules=replace(made.rules, told_to=ALL))
+
+
+@pytest.fixture
+def till(shop: Stage) -> Till:
+    return Till(shop, Linker(shop.database, shop.rules))
+
+
+async def settle(shop: Stage, *items: Incoming | Refused) -> None:
+    settler = Settler(shop.database, shop.rules)
+    await settler.settle(items)
+    await settler.close()
+
+
+async def told(shop: Stage) -> list[dict[str, Any]]:
+    rows = await shop.rows("SELECT * FROM notices ORDER BY id")
+    return [row | {"details": orjson.loads(row["details"])} for row in rows]
+
+
+async def kinds(shop: Stage) -> list[str]:
+    return [row["kind"] for row in await told(shop)]
+
+
+async def test_a_mismatch_is_told_once_with_all_that_a_person_needs(shop: Stage) -> None:
+    """OBS-5 PAY-4 SEC-7: neither again when it comes again, nor by a sibling."""
+    wrong = shop.paid("p-1", amount_minor=1_050, email="buyer@example.com")
+    await shop.user("buyer@example.com")
+    await settle(shop, wrong)
+    await settle(shop, shop.paid("p-1", amount_minor=1_050, email="buyer@example.com"))
+    await settle(shop, shop.paid("p-1", amount_minor=1_050, email="buyer@example.com", key="other"))
+    (notice,) = await told(shop)
+    payment = await shop.payment("p-1")
+    assert (notice["kind"], notice["source"], notice["channel"]) == ("mismatch", "plain", "ops")
+    assert (notice["event_id"], notice["payment_id"]) == (wrong.event_id, payment["id"])
+    assert notice["details"] == {
+        "code": "AMOUNT_MISMATCH",
+        "message": "paid 10.50 RUB, but the price is 990.00 RUB",
+        "payment": "p-1",
+        "amount": "10.50",
+        "currency": "RUB",
+        "email": "b***@example.com",
+    }
+
+
+async def test_a_mismatch_of_a_payment_that_is_right_by_itself_is_told_of_the_event(
+    shop: Stage,
+) -> None:
+    """OBS-5 PAY-4: the payment stands, and no list shows it."""
+    await shop.user("p-1@example.com")
+    await settle(shop, shop.paid("p-1"))
+    await settle(shop, shop.paid("p-1", amount_minor=5, key="less"))
+    (notice,) = await told(shop)
+    assert notice["kind"] == "mismatch"
+    assert "990.00" in notice["details"]["message"]
+
+
+async def test_what_went_well_or_waits_is_not_told(shop: Stage) -> None:
+    """OBS-5: a customer who registers a minute later needs nobody."""
+    await shop.user("p-1@example.com")
+    await settle(shop, shop.paid("p-1"), shop.paid("p-2"), shop.paid("p-3", email=None))
+    await settle(shop, shop.paid("p-1"), shop.event(Says.FAILED, "p-1"))
+    assert await told(shop) == []
+
+
+async def test_an_event_that_is_given_up_is_a_dead_letter(shop: Stage) -> None:
+    """OBS-5 RET-3: on its arrival, or later by a worker."""
+    fault = Outcome(EventStatus.FAILED_RETRYABLE, Code.INTERNAL, "broken")
+    item = shop.event(Says.PAID, "p-1", preset=fault, amount_minor=1, currency="RUB")
+    await settle(shop, item)
+    (notice,) = await told(shop)
+    assert (notice["kind"], notice["event_id"]) == ("dead_letter", item.event_id)
+    assert notice["details"] == {
+        "code": "INTERNAL",
+        "message": "broken",
+        "payment": "p-1",
+        "amount": "0.01",
+        "currency": "RUB",
+    }
+
+
+async def test_a_dead_letter_of_a_worker_is_told_with_its_attempt(
+    database: Database,
+) -> None:
+    """OBS-5 RET-3: not by the attempts before it."""
+    made = await stage(database, RetryPolicy(attempts=2, initial_s=0.001))
+    shop = replace(made, rules=replace(made.rules, told_to=ALL))
+    fault = Outcome(EventStatus.FAILED_RETRYABLE, Code.INTERNAL, "broken")
+    await settle(shop, shop.event(Says.PAID, "p-1", preset=fault))
+    assert await told(shop) == []
+    # What it means cannot be read any more: it fails by itself when it is tried again.
+    await shop.rows("UPDATE webhook_events SET raw_body = '[]'")
+    worker = Worker(shop.database, shop.rules)
+    async with asyncio.timeout(10):
+        while not await told(shop):
+            await worker.run_once()
+    await worker.close()
+    assert await kinds(shop) == ["dead_letter"]
+
+
+async def test_a_conflict_is_told_with_its_evidence(shop: Stage) -> None:
+    """OBS-5 INB-2"""
+    await settle(shop, shop.paid("p-1", key="k"))
+    other = shop.paid("p-1", key="k", amount_minor=7)
+    await settle(shop, other)
+    (notice,) = await told(shop)
+    assert (notice["kind"], notice["event_id"]) == ("conflict", other.event_id)
+    assert notice["details"]["code"] == "PAYLOAD_CONFLICT"
+
+
+async def test_money_that_an_order_does_not_take_is_told(till: Till) -> None:
+    """OBS-5 PAY-7 FUL-3: paid twice; closed; and of the wrong sum, known when the order comes."""
+    await till.order("o-1")
+    await till.settled(till.paid("p-1", "o-1"))
+    await till.settled(till.paid("p-2", "o-1"))
+    await till.order("o-2")
+    assert await till.closed("o-2")
+    await till.settled(till.paid("p-3", "o-2"))
+    await till.settled(till.paid("p-4", "o-3", amount_minor=PRICE - 500))
+    assert await kinds(till.stage) == ["duplicate_payment", "order_closed"]
+    await till.order("o-3")
+    *_, last = await told(till.stage)
+    assert (last["kind"], last["details"]["order"]) == ("mismatch", "o-3")
+    assert last["payment_id"] == (await till.stage.payment("p-4"))["id"]
+    assert len(await told(till.stage)) == 3, "not by payment and event each"
+
+
+async def test_what_a_wallet_cannot_cover_is_told_with_what_is_owed(till: Till) -> None:
+    """OBS-5 FUL-4"""
+    wallet_id = await till.order("o-1")
+    await till.settled(till.paid("p-1", "o-1"))
+    spent = "UPDATE wallets SET balance_minor = 40000, receivable_minor = 0 WHERE id = $1"
+    await till.stage.rows(spent, wallet_id)
+    await till.settled(till.refunded("p-1"))
+    (notice,) = await told(till.stage)
+    assert (notice["kind"], notice["details"]["amount"]) == ("receivable", "590.00")
+
+
+async def test_payments_that_events_disagree_on_are_told(till: Till) -> None:
+    """OBS-5 PAY-5"""
+    await till.order("o-1")
+    await till.order("o-2")
+    await till.settled(till.paid("p-1", "o-1"))
+    await till.settled(till.paid("p-1", "o-2", key="other"))
+    assert await kinds(till.stage) == ["link_conflict"]
+
+
+def refused(shop: Stage, error: RefusedError, *, is_valid: bool) -> Refused:
+    item = shop.paid("p-1")
+    return Refused(
+        EventId(uuid7()), shop.source, item.request, item.delivery, error, signature_valid=is_valid
+    )
+
+
+async def test_what_is_authentic_and_refused_is_told_and_what_is_forged_is_not(shop: Stage) -> None:
+    """OBS-5 PRV-8 REC-6: whoever forges deliveries must not be able to wake people up."""
+    await settle(
+        shop,
+        refused(shop, TimestampExpiredError("it is old"), is_valid=True),
+        refused(shop, MalformedError("what of me@example.com"), is_valid=True),
+        refused(shop, MalformedError("no JSON"), is_valid=False),
+        refused(shop, InvalidSignatureError("forged"), is_valid=False),
+    )
+    found = await told(shop)
+    assert [row["kind"] for row in found] == ["stale", "failed"]
+    assert found[1]["details"]["message"] == "what of m***@example.com"
+
+
+async def test_without_channels_nothing_is_written(shop: Stage) -> None:
+    """OBS-5: and only those that want a kind are told of it."""
+    some: dict[NoticeKind, Sequence[str]] = {NoticeKind.CONFLICT: ("one", "two")}
+    for telling, expected in (({}, []), (some, ["one", "two"])):
+        quiet = replace(shop, rules=replace(shop.rules, told_to=telling))
+        key = f"k-{len(expected)}"
+        await settle(quiet, quiet.paid(key, key=key, amount_minor=1), quiet.paid(key, key=key))
+        assert [row["channel"] for row in await told(shop)] == expected
+
+
+async def test_a_refund_that_is_ahead_of_its_payment_is_told_after_a_day(shop: Stage) -> None:
+    """OBS-5 PAY-6: unless the payment has come by then."""
+    for name in ("late", "lost"):
+        back = shop.event(Says.REFUNDED, name, amount_minor=99_000, currency="RUB")
+        await settle(shop, back)
+    await settle(shop, shop.paid("late"))
+
+    async def taken() -> list[str]:
+        async with shop.database.transaction() as connection:
+            return [
+                one.details["payment"] for one in await notices.take(connection, "ops", uuid7())
+            ]
+
+    assert await taken() == []
+    await shop.rows("UPDATE notices SET not_before = not_before - interval '1 day'")
+    assert await taken() == ["lost"]
+    assert await kinds(shop) == ["payment_missing"]
+
+
+async def test_a_flood_is_counted_and_not_kept(
+    shop: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OBS-5 SEC-8: of each kind and source by itself, however many write at once."""
+    monkeypatch.setattr(notices, "MAX_UNTOLD", 10)
+
+    async def flood(number: int, kind: NoticeKind = NoticeKind.CONFLICT, source: str = "a") -> None:
+        async with shop.database.transaction() as connection:
+            await notices.add(connection, ALL, *[Notice(kind, NOW, source)] * number)
+
+    await flood(7)
+    await flood(7)
+    for _ in range(20):
+        await asyncio.gather(*(flood(5) for _ in range(4)))
+    await flood(3, NoticeKind.BAN)
+    await flood(4, source="b")
+    rows = await shop.rows(
+        "SELECT kind, source, count(*) AS kept, sum(1 + more) AS number FROM notices"
+        " GROUP BY 1, 2 ORDER BY 1, 2"
+    )
+    found = {(row["kind"], row["source"]): (row["kept"], row["number"]) for row in rows}
+    assert found["ban", "a"] == (3, 3)
+    assert found["conflict", "b"] == (4, 4)
+    kept, number = found["conflict", "a"]
+    assert number == 14 + 400
+    assert 10 <= kept <= 40, "those that met at the limit may pass it together"
+
+
+async def test_whoever_writes_a_notice_waits_for_nobody(
+    shop: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OBS-5: also while another transaction holds the rows that the surplus is counted on."""
+    monkeypatch.setattr(notices, "MAX_UNTOLD", 1)
+    conflict = Notice(NoticeKind.CONFLICT, NOW, "a")
+    async with shop.database.transaction() as connection:
+        await notices.add(connection, ALL, conflict)
+    async with shop.database.transaction() as holder, shop.database.transaction() as other:
+        await notices.add(holder, ALL, conflict)
+        await other.execute("SET LOCAL lock_timeout = '50ms'")
+        await notices.add(other, ALL, conflict)
+    rows = await shop.rows("SELECT more FROM notices ORDER BY id")
+    assert [row["more"] for row in rows] == [1, 0]
+
+
+async def test_a_notice_is_undone_with_the_fact_that_it_is_of(shop: Stage) -> None:
+    """OBS-5: in one transaction."""
+    ban = Notice(NoticeKind.BAN, NOW, details={"address": "192.0.2.1"})
+    async with shop.database.connection() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await notices.add(connection, ALL, ban)
+        await transaction.rollback()
+    assert await told(shop) == []
+
+
+def test_each_notice_says_only_what_a_column_can_hold() -> None:
+    """OBS-5"""
+    finding = Notice(
+        NoticeKind.FINDING, NOW, payment_id=PaymentId(uuid7()), details={"amount": Money(1, "RUB")}
+    )
+    assert list(finding.rows({})) == []
+    ((*_, details, _),) = finding.rows(ALL)
+    assert details == '{"amount":"0.01 RUB"}'
