@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from paidonce import __version__
-from paidonce.cli import keys, sending, serving
+from paidonce.cli import keys, reconciling, sending, serving
 from paidonce.cli.terminal import exit_code, shown
 
 app = typer.Typer(
@@ -19,7 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for commands in (serving, sending, keys):
+for commands in (serving, sending, keys, reconciling):
     commands.add_to(app)
 
 

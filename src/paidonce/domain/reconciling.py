@@ -7,6 +7,7 @@ the one is repaired, and the other is for a person to see.
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from paidonce.domain.events import PaymentEvent
 from paidonce.domain.payments import Facts, facts_of
@@ -21,7 +22,7 @@ class Finding(StrEnum):
     MISSING_THERE = "missing_there"
 
 
-REPAIRABLE = frozenset({Finding.BEHIND, Finding.MISSING_HERE})
+REPAIRABLE: Final = frozenset({Finding.BEHIND, Finding.MISSING_HERE})
 
 
 def compare(here: Facts | None, there: PaymentEvent | None, now: datetime) -> Finding | None:
@@ -68,13 +69,11 @@ class Sums:
 
 @dataclass(slots=True)
 class Tally:
-    """What a reconciliation has counted so far."""
+    """What a reconciliation has counted so far. What it found is kept elsewhere."""
 
     compared: int = 0
-    agreed: int = 0
-    repaired: int = 0
+    agreed: int = 0  # as it was found, or after it was repaired
     unreadable: int = 0
-    found: dict[Finding, int] = field(default_factory=dict)  # and not repaired
     sums: dict[str, Sums] = field(default_factory=dict)
 
     def report(self, entry: PaymentEvent) -> None:
@@ -84,11 +83,8 @@ class Tally:
             sums = self.sums.setdefault(entry.amount.currency, Sums())
             sums.reported_minor += entry.amount.amount_minor
 
-    def explain(self, entry: PaymentEvent) -> None:
-        """Count that it is here as well."""
-        if entry.amount is not None:
+    def agree(self, entry: PaymentEvent | None) -> None:
+        """Count that it is here as well; without an entry, what the statement did not name."""
+        self.agreed += 1
+        if entry is not None and entry.amount is not None:
             self.sums[entry.amount.currency].explained_minor += entry.amount.amount_minor
-
-    def find(self, finding: Finding) -> None:
-        """Count what does not agree."""
-        self.found[finding] = self.found.get(finding, 0) + 1

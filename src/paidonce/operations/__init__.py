@@ -5,9 +5,10 @@ from paidonce.operations.events import EventVerbs
 from paidonce.operations.keys import KeyVerbs
 from paidonce.operations.orders import OrderRequest
 from paidonce.operations.payments import PaymentVerbs
+from paidonce.operations.reconciliations import ReconciliationVerbs
 
 __all__ = ["MAX_PAGE", "Actor", "Operations", "OrderRequest", "Scope"]
 
 
-class Operations(PaymentVerbs, EventVerbs, KeyVerbs):
-    """All verbs: of users, orders, wallets and payments, of events, and of keys."""
+class Operations(PaymentVerbs, EventVerbs, KeyVerbs, ReconciliationVerbs):
+    """All verbs: of users, orders, wallets and payments, events, keys and reconciliations."""

@@ -81,6 +81,8 @@ async def _measured(operations: Operations) -> list[Metric]:
         backlog = await operations.backlog()
         money = await operations.unapplied_money()
         review = await operations.to_review()
+        findings = await operations.open_findings()
+        reconciled = await operations.last_reconciled()
     except PaidonceError:
         return []
     waiting = {row["status"]: row for row in backlog}
@@ -104,6 +106,10 @@ async def _measured(operations: Operations) -> list[Metric]:
         ),
         telemetry.REVIEW.family({(row["reason"],): row["number"] for row in review}),
         telemetry.OLDEST_REVIEW.family({(row["reason"],): row["oldest_s"] for row in review}),
+        telemetry.RECONCILIATION_FINDINGS.family(
+            {(row["source"], row["kind"]): row["number"] for row in findings}
+        ),
+        telemetry.RECONCILIATION_AGE.family({(row["source"],): row["age_s"] for row in reconciled}),
     ]
 
 
