@@ -7,6 +7,7 @@ Everything may be done again from the beginning, and comes to the same end.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -22,7 +23,7 @@ from paidonce.engine.conversations import converse
 from paidonce.engine.gateway_calls import Line
 from paidonce.engine.items import Source
 from paidonce.engine.repairs import Repair, Repairs
-from paidonce.errors import GatewayMismatchError, GatewayUnreachableError
+from paidonce.errors import GatewayError, GatewayMismatchError, GatewayUnreachableError
 from paidonce.providers.contract import Books, Call, Page, PageTurn, Reply
 from paidonce.store import reconciliations
 from paidonce.store.db import Database
@@ -84,9 +85,14 @@ class Reconciliation:
     async def compare_all(self) -> None:
         """Compare, and repair what can be. Raises GatewayError; what was found is kept."""
         await reconciliations.forget_named(self.session)
-        async for page in self._pages():
-            await self._compare(page)
-            await self._tell_progress()
+        try:
+            async for page in self._pages():
+                await self._compare(page)
+                await self._tell_progress()
+        except GatewayError:
+            with contextlib.suppress(GatewayError):
+                await self._clear_doubts()  # a repair that is stored is tried for days
+            raise
         await self._clear_doubts()
         await self._walk_ours()
         await self._look_at_what_is_open()
