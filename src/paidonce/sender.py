@@ -66,7 +66,7 @@ def tally(answers: list[Answer]) -> dict[str, int]:
 
 def as_json(values: Any) -> str:
     """For programs."""
-    return orjson.dumps(values, option=orjson.OPT_INDENT_2).decode()
+    return orjson.dumps(values, default=str, option=orjson.OPT_INDENT_2).decode()
 
 
 async def _post(

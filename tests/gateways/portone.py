@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -364,6 +366,22 @@ class PortOneGateway:
                 request.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
                 request.transport.close()
                 return web.Response()
+
+
+@contextmanager
+def served() -> Iterator[PortOneGateway]:
+    """A gateway for tests that have no event loop, in a thread of its own."""
+    loop, gateway = asyncio.new_event_loop(), PortOneGateway()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(gateway.__aenter__(), loop).result(10)
+    try:
+        yield gateway
+    finally:
+        asyncio.run_coroutine_threadsafe(gateway.__aexit__(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
 
 
 def _v1_error(status: int, message: str) -> web.Response:

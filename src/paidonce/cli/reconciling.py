@@ -2,10 +2,13 @@
 
 import asyncio
 import getpass
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -56,7 +59,8 @@ def reconcile(
     settings, _ = chosen_settings(config)
     begin = _time("--since", since)
     end = None if until is None else _time("--until", until)
-    report = run(_reconciled(settings, source, begin, end, dry_run))
+    with _log_aside():
+        report = run(_reconciled(settings, source, begin, end, dry_run))
     if json:
         typer.echo(sender.as_json(report))
     else:
@@ -90,10 +94,23 @@ async def _reconciled(
 
 
 @contextmanager
+def _log_aside() -> Iterator[None]:
+    """Standard output is for the report: the log goes to standard error if no person reads that."""
+    from paidonce.telemetry import configure_logging
+
+    with (
+        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+        redirect_stdout(nowhere if told.is_terminal else sys.stderr),
+    ):
+        configure_logging()
+        yield
+
+
+@contextmanager
 def _progress() -> Iterator[Callable[[int], None]]:
     """Tells on standard error how many payments were compared."""
     columns = (TextColumn("{task.completed} payments compared"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=told, transient=True) as progress:
+    with Progress(*columns, console=told, transient=True, redirect_stdout=False) as progress:
         task = progress.add_task("", total=None)
         yield lambda compared: progress.update(task, completed=compared)
 
