@@ -32,6 +32,7 @@ _ALIPAY: Final = "tests/providers/test_alipay.py::test_"
 _ASKED: Final = "tests/store/test_asking.py::test_"
 _DOOR: Final = "tests/store/test_thin_intake.py::test_"
 _NONCES: Final = "tests/store/test_nonces.py::test_"
+_BOOKS: Final = "tests/store/test_reconciling.py::test_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -1064,6 +1065,43 @@ GUARDS: Final = (
         "        _refuse_twin(name, handler)\n",
         "",
         "tests/unit/test_handlers.py::test_a_file_that_is_imported_under_two_names_is_refused",
+        is_kin=True,
+    ),
+    # A gateway's own books.
+    Guard(
+        "a doubt that is looked at again before it is repaired",
+        "PAY-9",
+        "engine/reconciliation.py",
+        "            if finding is not Finding.DIFFERS:\n",
+        "            finding = finding or Finding.MISSING_HERE\n"
+        "            if finding is not Finding.DIFFERS:\n",
+        f"{_BOOKS}a_payment_that_is_settled_meanwhile_is_no_finding",
+        is_kin=True,
+    ),
+    Guard(
+        "the gateway that is asked again after ours was read",
+        "PAY-9",
+        "engine/reconciliation.py",
+        "            if finding is not Finding.DIFFERS:\n",
+        "            if True:\n",
+        f"{_BOOKS}a_refund_that_overtakes_the_statement_is_no_finding[v2]",
+    ),
+    Guard(
+        "one timer for all processes",
+        "PAY-9",
+        "store/reconciliations.sql",
+        "        AND r.created_at > now() - :every::interval\n",
+        "        AND r.created_at > now() + :every::interval\n",
+        f"{_BOOKS}the_timer_makes_one_when_the_table_says_so",
+        is_kin=True,
+    ),
+    Guard(
+        "the key of a repair",
+        "PAY-9",
+        "engine/repairs.py",
+        """    return f"reconcile:{':'.join(said)}\"""",
+        """    return f"reconcile:{time.monotonic()}:{':'.join(said)}\"""",
+        f"{_BOOKS}a_repair_that_comes_to_nothing_is_made_once",
         is_kin=True,
     ),
     # What a gateway's own words could be bent to.

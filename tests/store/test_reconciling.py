@@ -243,6 +243,18 @@ async def test_what_is_repaired_and_not_applied_is_told(korea: Korea) -> None:
     assert (unapplied.number, unapplied.amount, unapplied.currency) == (1, "10000", "KRW")
 
 
+async def test_a_repair_that_comes_to_nothing_is_made_once(korea: Korea) -> None:
+    """PAY-9 INB-1: the gateway contradicts its own statement, so a person has to look."""
+    korea.gateway.add(paid("odd", total_minor=PRICE))
+    korea.gateway.misbehave("odd", *[Trouble.UNAUTHORIZED] * 3)
+    for is_new in (True, False):
+        report = await korea.reconcile()
+        assert found(report) == {"odd": ("missing_here", None, is_new)}
+        assert "PROVIDER_UNREACHABLE" in report.findings[0].reason
+        korea.gateway.misbehave("odd", *[Trouble.UNAUTHORIZED] * 3)
+    assert await korea.events() == 1
+
+
 async def test_a_dry_run_finds_and_repairs_nothing(korea: Korea) -> None:
     """PAY-9: what it found is known to the one that repairs it."""
     korea.gateway.add(paid("p"))

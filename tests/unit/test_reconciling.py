@@ -1,4 +1,4 @@
-"""What a gateway says, held against what is known: facts only grow, so only more can be repaired."""
+"""What a gateway says, held against what is known: only what it says beyond can be repaired."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,7 +1,7 @@
 -- A look at a gateway's own books, from the wish to its report.
 CREATE TABLE reconciliations (
     id            uuid PRIMARY KEY,
-    source_id     smallint NOT NULL REFERENCES sources,
+    source_id     smallint NOT NULL,
     status        text COLLATE "C" NOT NULL,
     since         timestamptz NOT NULL,
     until         timestamptz NOT NULL,
@@ -46,7 +46,7 @@ CREATE INDEX reconciliations_source ON reconciliations (source_id, created_at);
 -- it first, and stays, resolved, when it is gone; opened again, it is new again.
 CREATE TABLE reconciliation_findings (
     id                      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    source_id               smallint NOT NULL REFERENCES sources,
+    source_id               smallint NOT NULL,
     id_kind                 text COLLATE "C" NOT NULL,
     external_id             text COLLATE "C" NOT NULL,
     kind                    text COLLATE "C" NOT NULL,
@@ -60,8 +60,8 @@ CREATE TABLE reconciliation_findings (
     known_refunded_minor    bigint,
     reason                  text NOT NULL,
     repair_event_id         uuid,
-    opened_by               uuid NOT NULL REFERENCES reconciliations,
-    seen_by                 uuid NOT NULL REFERENCES reconciliations,
+    opened_by               uuid NOT NULL,
+    seen_by                 uuid NOT NULL,
     first_seen_at           timestamptz NOT NULL,
     last_seen_at            timestamptz NOT NULL,
     resolved_at             timestamptz,
