@@ -35,6 +35,7 @@ _COUNTED: Final = (
     "missing_there",
     "unreadable",
 )
+_MINUTE: Final = "%Y-%m-%d %H:%M"
 _DAYS: Final = re.compile(r"([0-9]{1,4})d")
 
 
@@ -130,7 +131,8 @@ def _time(option: str, text: str) -> datetime:
 
 
 def _show(report: "ReconciliationDetail") -> None:
-    table = Table("", "payments", title=f"{report.source}, {report.since} to {report.until}")
+    shown.print(f"{report.source}, {report.since:{_MINUTE}} to {report.until:{_MINUTE}} UTC")
+    table = Table("", "payments")
     for name in _COUNTED:
         table.add_row(name.replace("_", " "), str(getattr(report, name)))
     shown.print(table)
@@ -142,7 +144,7 @@ def _show(report: "ReconciliationDetail") -> None:
     for unapplied in report.unapplied:
         shown.print(
             f"Received and not applied: {unapplied.number} payments, {unapplied.amount} "
-            f"{unapplied.currency}, the oldest since {unapplied.oldest_at}"
+            f"{unapplied.currency}, the oldest since {unapplied.oldest_at:{_MINUTE}} UTC"
         )
     if report.findings:
         _show_findings(report.findings)
