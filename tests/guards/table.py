@@ -1069,13 +1069,12 @@ GUARDS: Final = (
     ),
     # A gateway's own books.
     Guard(
-        "a doubt that is looked at again before it is repaired",
+        "one process that reconciles a source",
         "PAY-9",
-        "engine/reconciliation.py",
-        "            if finding is not Finding.DIFFERS:\n",
-        "            finding = finding or Finding.MISSING_HERE\n"
-        "            if finding is not Finding.DIFFERS:\n",
-        f"{_BOOKS}a_payment_that_is_settled_meanwhile_is_no_finding",
+        "store/reconciliations.sql",
+        "SELECT pg_try_advisory_lock(716120347, :source_id::integer) AS is_ours;",
+        "SELECT :source_id::integer > 0 AS is_ours;",
+        f"{_BOOKS}one_process_at_a_time_works_on_a_source_and_takes_over_from_a_dead_one",
         is_kin=True,
     ),
     Guard(
