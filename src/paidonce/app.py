@@ -5,7 +5,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Set
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -32,6 +32,7 @@ from paidonce.engine.intake import Intake
 from paidonce.engine.items import Rules, Source
 from paidonce.engine.janitor import Janitor
 from paidonce.engine.notifying import Notifier
+from paidonce.engine.reconciler import Reconciler, Timer
 from paidonce.engine.replaying import Replayer
 from paidonce.engine.retry import RetryPolicy
 from paidonce.engine.worker import MAX_BATCH, MAX_BYTES_IN_HAND, Worker
@@ -116,6 +117,7 @@ def refuse_wrong(settings: Settings) -> None:
         pepper_of(settings)
     configured_handlers(settings)
     configured_channels(settings.notifications)
+    refuse_timers_without_books(settings)
 
 
 async def _supervise(embedded: EmbeddedPostgres) -> None:
@@ -133,6 +135,19 @@ async def opened_operations(settings: Settings) -> AsyncIterator[Operations]:
     """The operators' verbs without a server, for the command line."""
     async with opened_database(settings) as database:
         rules, _ = await load_rules(settings, database)
+        yield Operations(database, rules, pepper_of(settings))
+
+
+@asynccontextmanager
+async def opened_reconciler(settings: Settings) -> AsyncIterator[Operations]:
+    """The same, and meanwhile what is wanted is reconciled, and what that repairs is settled."""
+    async with opened_database(settings) as database, AsyncExitStack() as stack:
+        rules, _ = await load_rules(settings, database)
+        bell = Bell(database)
+        asker = Asker(database, rules, bell)
+        await stack.enter_async_context(_in_background(asker.run()))
+        stack.push_async_callback(asker.stop)
+        await stack.enter_async_context(_in_background(Reconciler(database, rules, bell).run()))
         yield Operations(database, rules, pepper_of(settings))
 
 
@@ -166,6 +181,8 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
             running_all = _together(*(one.run() for one in workers))
             await stack.enter_async_context(_in_background(running_all))
             stack.push_async_callback(lambda: _together(*(one.stop() for one in workers)))
+            reconciler = Reconciler(database, rules, bell, configured_timers(settings, sources))
+            await stack.enter_async_context(_in_background(reconciler.run()))
         if Role.JANITOR in roles:
             janitor = Janitor(database, settings.retention)
             await stack.enter_async_context(_in_background(janitor.run()))
@@ -301,6 +318,28 @@ def _plan(plan_id: str, plan: PlanSettings) -> Plan:
         raise ConfigurationError(f"plans.{plan_id}.price = {plan.price!r}: give a price above zero")
     now = datetime.now(UTC)
     return Plan(plan_id, price, plan.product, plan.days, plan.months, plan.default, now)
+
+
+def configured_timers(settings: Settings, sources: Mapping[str, Source]) -> dict[SourceId, Timer]:
+    """When each source is reconciled by itself."""
+    return {
+        sources[name].id: Timer(
+            timedelta(hours=chosen.reconcile_every_h), timedelta(days=chosen.reconcile_days)
+        )
+        for name, chosen in settings.sources.items()
+        if chosen.reconcile_every_h > 0
+    }
+
+
+def refuse_timers_without_books(settings: Settings) -> None:
+    """Raise ConfigurationError for a timer of a source that cannot be reconciled."""
+    for name, provider in configured_providers(settings).items():
+        every_h = settings.sources[name].reconcile_every_h
+        if every_h > 0 and provider.books() is None:
+            raise ConfigurationError(
+                f"sources.{name}.reconcile_every_h = {every_h}: {provider.name} has no list of "
+                "payments to reconcile with; leave it out"
+            )
 
 
 def configured_handlers(settings: Settings) -> Handlers:

@@ -107,6 +107,8 @@ class SourceSettings(BaseModel):
     stale: Literal["reject", "accept"] = "reject"
     allow: tuple[str, ...] = ()
     ask_rate: float = Field(10.0, gt=0, le=1_000)
+    reconcile_every_h: float = Field(0.0, ge=0, le=8_760)
+    reconcile_days: float = Field(3.0, gt=0, le=90)
 
     @property
     def options(self) -> Mapping[str, Any]:

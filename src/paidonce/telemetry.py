@@ -145,6 +145,16 @@ UNAPPLIED: Final = Measure(
 UNAPPLIED_AMOUNT: Final = Measure(
     "payments_unapplied_amount", "Their sum, in major units.", ("currency", "reason")
 )
+RECONCILIATION_FINDINGS: Final = Measure(
+    "reconciliation_findings",
+    "Payments on which a gateway's books and ours do not agree.",
+    ("source", "kind"),
+)
+RECONCILIATION_AGE: Final = Measure(
+    "reconciliation_last_success_seconds",
+    "Time since a source was last reconciled to the end.",
+    ("source",),
+)
 OLDEST_UNAPPLIED: Final = Measure(
     "payments_unapplied_oldest_seconds", "Age of the oldest payment that was not applied."
 )

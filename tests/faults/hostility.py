@@ -24,6 +24,8 @@ environment = "development"
 request_timeout_s = {REQUEST_TIMEOUT_S}
 [limits]
 unverified = ""
+[security]
+ban_threshold = 0
 [sources.payments]
 provider = "tilda"
 secrets = ["{SECRET}"]

@@ -282,6 +282,8 @@ def _listed(*texts: str) -> str:
 CONFIG: Final = f"""{BASIC}
 [limits]
 unverified = ""
+[security]
+ban_threshold = 0
 [sources.cn]
 provider = "alipay"
 public_keys = [{_listed(*map(public_key, SECRETS))}]

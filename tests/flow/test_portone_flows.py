@@ -1,8 +1,6 @@
 """PortOne over a real server: what it sends is a reason to ask, and what it answers decides."""
 
-import asyncio
 import json
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -24,6 +22,7 @@ from tests.gateways.portone import (
     Payment,
     PortOneGateway,
     Trouble,
+    served,
 )
 from tests.providers.cases.standard import whsec
 from tests.providers.conformance import FORM, JSON, RECEIVED_AT
@@ -33,6 +32,8 @@ SECRET: Final = "what PortOne and the shop know"
 CONFIG: Final = f"""{BASIC}
 [limits]
 unverified = ""
+[security]
+ban_threshold = 0
 [sources.kr]
 provider = "portone"
 secrets = ["{whsec(SECRET)}"]
@@ -97,18 +98,11 @@ class Korea:
 
 @pytest.fixture(scope="module")
 def korea(shared_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Korea]:
-    loop, gateway = asyncio.new_event_loop(), PortOneGateway()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    asyncio.run_coroutine_threadsafe(gateway.__aenter__(), loop).result(10)
-    config = CONFIG.replace("URL", gateway.url)
-    service = started_service(tmp_path_factory.mktemp("korea"), shared_database, config)
-    yield Korea(Shop(service), gateway)
-    service.end()
-    asyncio.run_coroutine_threadsafe(gateway.__aexit__(), loop).result(10)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
-    loop.close()
+    with served() as gateway:
+        config = CONFIG.replace("URL", gateway.url)
+        service = started_service(tmp_path_factory.mktemp("korea"), shared_database, config)
+        yield Korea(Shop(service), gateway)
+        service.end()
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,22 @@
 """PortOne's query APIs, V2 and V1, as documented, with whatever may go wrong with them."""
 
 import asyncio
+import json
+import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from decimal import Decimal
 from enum import Enum, auto
 from typing import Any, Final, Self
 
 from aiohttp import web
+from portone_server_sdk._generated.payment.payment_filter_input import (
+    _deserialize_payment_filter_input,
+)
 
 from paidonce.domain.money import EXPONENTS
 
@@ -20,6 +27,10 @@ STORE: Final = "store-1"
 TOKEN_LIFETIME_S: Final = 1_800
 PAID_AT: Final = 1_794_736_800  # 2026-11-15T10:00:00Z
 CHANGED_AT: Final = 1_794_740_400  # an hour later
+
+LIST: Final = "a list"
+"""The name under which lists are counted, delayed and spoilt."""
+MAX_LISTED_S: Final = 90 * 86_400
 
 _V1_STATUSES: Final = {
     "READY": "ready",
@@ -76,6 +87,9 @@ class Payment:
     email: str | None = "buyer@example.com"
     cancellations: tuple[Cancellation, ...] = ()
     disputes: tuple[str, ...] = ()
+    paid_at_s: int = PAID_AT
+    changed_at_s: int = CHANGED_AT
+    version: str = "V2"
     shown: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the answer that are to be wrong, or missing where they are `...`."""
 
@@ -86,6 +100,10 @@ class Payment:
     @property
     def has_money(self) -> bool:
         return self.was_paid and self.status in _ONCE_PAID
+
+    def status_at_s(self, is_paid: bool) -> int:
+        """When it came to have its status, by which it is listed."""
+        return self.paid_at_s if is_paid else self.changed_at_s
 
     def v2(self) -> dict[str, Any]:
         """The answer of `GET /payments/{paymentId}`."""
@@ -100,10 +118,10 @@ class Payment:
                 "pgProvider": "HTML5_INICIS",
                 "pgMerchantId": "pg-1",
             },
-            "version": "V2",
-            "requestedAt": _iso(PAID_AT - 60),
-            "updatedAt": _iso(CHANGED_AT),
-            "statusChangedAt": _iso(CHANGED_AT),
+            "version": self.version,
+            "requestedAt": _iso(self.paid_at_s - 60),
+            "updatedAt": _iso(self.changed_at_s),
+            "statusChangedAt": _iso(self.changed_at_s),
             "orderName": "하나",
             "amount": {
                 "total": self.total_minor,
@@ -117,9 +135,9 @@ class Payment:
             "customer": {"name": "구매자"} | ({"email": self.email} if self.email else {}),
             "origin": {"platformType": "PC", "ipAddress": "127.0.0.1"},
             "failure": {"reason": "…"} if self.status == "FAILED" else ...,
-            "paidAt": _iso(PAID_AT) if self.has_money else ...,
-            "failedAt": _iso(CHANGED_AT) if self.status == "FAILED" else ...,
-            "cancelledAt": _iso(CHANGED_AT) if self.cancellations else ...,
+            "paidAt": _iso(self.paid_at_s) if self.has_money else ...,
+            "failedAt": _iso(self.changed_at_s) if self.status == "FAILED" else ...,
+            "cancelledAt": _iso(self.changed_at_s) if self.cancellations else ...,
             "cancellations": [_cancellation(one) for one in self.cancellations] or ...,
             "disputes": [_dispute(one) for one in self.disputes] or ...,
         }
@@ -138,10 +156,10 @@ class Payment:
             "currency": self.currency,
             "status": status,
             "buyer_email": self.email,
-            "started_at": PAID_AT - 60,
-            "paid_at": PAID_AT if self.has_money else 0,
-            "failed_at": CHANGED_AT if status == "failed" else 0,
-            "cancelled_at": CHANGED_AT if self.cancellations else 0,
+            "started_at": self.paid_at_s - 60,
+            "paid_at": self.paid_at_s if self.has_money else 0,
+            "failed_at": self.changed_at_s if status == "failed" else 0,
+            "cancelled_at": self.changed_at_s if self.cancellations else 0,
             "cancel_history": [
                 {
                     "amount": self._major(one.amount_minor),
@@ -168,6 +186,10 @@ class PortOneGateway:
         self.payments: dict[str, Payment] = {}
         self.calls: Counter[str] = Counter()
         """How often each was asked for, by the payment's id, or `getToken`."""
+        self.left_out: set[str] = set()
+        """What no list names, though it is known."""
+        self.then: list[Callable[[], Awaitable[None]]] = []
+        """What happens after each of the next lists was read, and before it arrives."""
         self.url = ""
         self._troubles: defaultdict[str, list[Trouble]] = defaultdict(list)
         self._delays_s: dict[str, float] = {}
@@ -193,6 +215,8 @@ class PortOneGateway:
     async def __aenter__(self) -> Self:
         app = web.Application()
         app.router.add_post("/users/getToken", self._get_token)
+        app.router.add_get("/payments", self._list_v2)
+        app.router.add_get("/payments/status/{status}", self._list_v1)
         app.router.add_get("/payments/{id}", self._get_payment)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -245,6 +269,78 @@ class PortOneGateway:
             return _v1_error(404, "unknown payment")
         return web.json_response({"code": 0, "message": None, "response": payment.v1()})
 
+    async def _list_v2(self, request: web.Request) -> web.StreamResponse:
+        spoilt = await self._spoilt(request, LIST)
+        if spoilt is not None:
+            return spoilt
+        if request.headers.get("Authorization") != f"PortOne {V2_SECRET}":
+            return web.json_response({"type": "UNAUTHORIZED"}, status=401)
+        asked = json.loads(request.query["requestBody"])
+        chosen, page = asked["filter"], asked["page"]
+        _deserialize_payment_filter_input(dict(chosen))  # raises if it is not what it should be
+        assert chosen["timestampType"] == "STATUS_CHANGED_AT"
+        begin, end = (_seconds(chosen[name]) for name in ("from", "until"))
+        assert end - begin <= MAX_LISTED_S
+        found = [
+            one
+            for one in self._listable(chosen.get("storeId", STORE))
+            if one.status in chosen["status"]
+            and begin <= one.status_at_s(one.status == "PAID") < end
+            and chosen.get("isTest", one.is_test) == one.is_test
+        ]
+        found.sort(key=lambda one: (one.status_at_s(one.status == "PAID"), one.id))
+        first = page["number"] * page["size"]
+        items = [one.v2() for one in found[first : first + page["size"]]]
+        said = {"items": items, "page": page | {"totalCount": len(found)}}
+        answer = web.json_response(said)
+        await self._after_list()
+        return answer
+
+    async def _list_v1(self, request: web.Request) -> web.StreamResponse:
+        spoilt = await self._spoilt(request, LIST)
+        if spoilt is not None:
+            return spoilt
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if self._tokens.get(token, 0) < time.time():
+            return _v1_error(401, "no token, or an old one")
+        query, status = request.query, request.match_info["status"]
+        begin, end, page, limit = (int(query[name]) for name in ("from", "to", "page", "limit"))
+        assert end - begin <= MAX_LISTED_S
+        assert limit <= 1_000
+        found = [
+            one
+            for one in self._listable(STORE)
+            if one.v1()["status"] == status
+            and begin <= one.status_at_s(status == "paid") <= end
+            and (query.get("include_sandbox") == "true" or not one.is_test)
+        ]
+        found.sort(key=lambda one: one.id)
+        shown = found[(page - 1) * limit : page * limit]
+        if page > 1 and not shown:
+            return _v1_error(400, "no such page")
+        response = {
+            "total": len(found),
+            "previous": page - 1,
+            "next": page + 1,
+            "list": [one.v1() for one in shown],
+        }
+        answer = web.json_response({"code": 0, "message": None, "response": response})
+        await self._after_list()
+        return answer
+
+    async def _after_list(self) -> None:
+        """Let happen what is to happen between the reading of a list and its arrival."""
+        if self.then:
+            await self.then.pop(0)()
+
+    def _listable(self, store_id: str) -> list[Payment]:
+        """What can be listed: not what is left out of lists for a test."""
+        return [
+            one
+            for one in self.payments.values()
+            if one.store_id == store_id and one.id not in self.left_out
+        ]
+
     async def _spoilt(self, request: web.Request, name: str) -> web.StreamResponse | None:
         """The answer that is not what it should be, if it is to be one."""
         self.calls[name] += 1
@@ -272,12 +368,32 @@ class PortOneGateway:
                 return web.Response()
 
 
+@contextmanager
+def served() -> Iterator[PortOneGateway]:
+    """A gateway for tests that have no event loop, in a thread of its own."""
+    loop, gateway = asyncio.new_event_loop(), PortOneGateway()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(gateway.__aenter__(), loop).result(10)
+    try:
+        yield gateway
+    finally:
+        asyncio.run_coroutine_threadsafe(gateway.__aexit__(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
 def _v1_error(status: int, message: str) -> web.Response:
     return web.json_response({"code": -1, "message": message, "response": None}, status=status)
 
 
 def _iso(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(seconds))
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
 
 
 def _cancellation(one: Cancellation) -> dict[str, Any]:

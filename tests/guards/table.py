@@ -40,6 +40,7 @@ _NONCES: Final = "tests/store/test_nonces.py::test_"
 _COUNTED: Final = "tests/store/test_statistics.py::test_"
 _SEARCHED: Final = "tests/store/test_search_plans.py::test_"
 _NOTIFYING: Final = "tests/store/test_notifying.py::test_"
+_BOOKS: Final = "tests/store/test_reconciling.py::test_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -1144,6 +1145,42 @@ GUARDS: Final = (
         "            await _compare(part, written)\n",
         "",
         "tests/store/test_archiving.py::test_what_reads_back_differently_is_not_dropped",
+    ),
+    # A gateway's own books.
+    Guard(
+        "one process that reconciles a source",
+        "PAY-9",
+        "store/reconciliations.sql",
+        "SELECT pg_try_advisory_lock(716120347, :source_id::integer) AS is_ours;",
+        "SELECT :source_id::integer > 0 AS is_ours;",
+        f"{_BOOKS}one_process_at_a_time_works_on_a_source_and_takes_over_from_a_dead_one",
+        is_kin=True,
+    ),
+    Guard(
+        "the gateway that is asked again after ours was read",
+        "PAY-9",
+        "engine/reconciliation.py",
+        "            if finding is not Finding.DIFFERS:\n",
+        "            if True:\n",
+        f"{_BOOKS}a_refund_that_overtakes_the_statement_is_no_finding[v2]",
+    ),
+    Guard(
+        "one timer for all processes",
+        "PAY-9",
+        "store/reconciliations.sql",
+        "        AND r.created_at > now() - :every::interval\n",
+        "        AND r.created_at > now() + :every::interval\n",
+        f"{_BOOKS}the_timer_makes_one_when_the_table_says_so",
+        is_kin=True,
+    ),
+    Guard(
+        "the key of a repair",
+        "PAY-9",
+        "engine/repairs.py",
+        """    return f"reconcile:{':'.join(said)}\"""",
+        """    return f"reconcile:{time.monotonic()}:{':'.join(said)}\"""",
+        f"{_BOOKS}a_repair_that_comes_to_nothing_is_made_once",
+        is_kin=True,
     ),
     # What a gateway's own words could be bent to.
     # What operators count and look for.

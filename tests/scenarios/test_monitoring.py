@@ -17,6 +17,8 @@ initial_s = 3600.0
 max_s = 3600.0
 [limits]
 unverified = ""
+[security]
+ban_threshold = 0
 """
 RECEIVED: Final = {"cn": 5, "creem": 4, "payments": 2, "shop": 3}
 """What `busy` sends, by source."""

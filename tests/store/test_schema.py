@@ -197,6 +197,27 @@ MESSAGE: dict[str, Any] = {
     "content": "{}",
     "run_at": NOW,
 }
+RECONCILIATION: dict[str, Any] = {
+    "id": UUID(int=10),
+    "source_id": 1,
+    "status": "WAITING",
+    "since": NOW,
+    "until": datetime(2026, 11, 16, tzinfo=UTC),
+    "repairs": True,
+    "is_timed": False,
+    "actor": "somebody",
+}
+FINDING: dict[str, Any] = {
+    "source_id": 1,
+    "id_kind": "payment",
+    "external_id": "p",
+    "kind": "behind",
+    "reason": "why",
+    "opened_by": UUID(int=10),
+    "seen_by": UUID(int=10),
+    "first_seen_at": NOW,
+    "last_seen_at": NOW,
+}
 RIGHT = {
     "webhook_events": EVENT,
     "payments": PAYMENT,
@@ -216,11 +237,31 @@ RIGHT = {
     "replays": REPLAY,
     "notices": NOTICE,
     "notice_messages": MESSAGE,
+    "reconciliations": RECONCILIATION,
+    "reconciliation_findings": FINDING,
 }
 OTHER_ID = UUID(int=9)
 FAILED = {"status": "FAILED_FINAL", "error_code": "MALFORMED"}
 
 WRONG: list[tuple[str, str, dict[str, Any]]] = [
+    ("reconciliations", "reconciliations_status", {"status": "BEGUN"}),
+    ("reconciliations", "reconciliations_times", {"status": "RUNNING"}),
+    ("reconciliations", "reconciliations_times", {"status": "DONE"}),
+    ("reconciliations", "reconciliations_times", {"finished_at": NOW}),
+    (
+        "reconciliations",
+        "reconciliations_failure_has_message",
+        {"status": "FAILED", "finished_at": NOW},
+    ),
+    ("reconciliations", "reconciliations_failure_has_message", {"error_message": "why"}),
+    ("reconciliations", "reconciliations_window", {"until": NOW}),
+    ("reconciliation_findings", "reconciliation_findings_kind", {"kind": "odd"}),
+    ("reconciliation_findings", "reconciliation_findings_resolution", {"resolved_at": NOW}),
+    (
+        "reconciliation_findings",
+        "reconciliation_findings_resolution",
+        {"resolved_at": NOW, "resolution": "forgotten"},
+    ),
     ("webhook_events", "webhook_events_status", {"status": "DONE", "processed_at": None}),
     ("webhook_events", "webhook_events_final_is_processed", {"processed_at": None}),
     ("webhook_events", "webhook_events_final_is_processed", {"status": "VALIDATED"}),
@@ -378,6 +419,7 @@ async def test_every_check_of_the_schema_has_a_row_that_it_refuses(connection: C
         ("orders", {"id": OTHER_ID, "amount_minor": 5}),
         ("sources", {"provider": "stripe"}),
         ("api_keys", {"id": OTHER_ID, "name": "other"}),
+        ("reconciliation_findings", {"reason": "another"}),
     ],
 )
 async def test_what_must_be_unique_is_unique_by_constraint(

@@ -18,6 +18,7 @@ from paidonce.cli import (
     listening,
     notifying,
     payments,
+    reconciling,
     replays,
     sending,
     serving,
@@ -31,8 +32,10 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-operating = (events, dead_letters, replays, payments, statistics, listening, bans, notifying, keys)
-for commands in (serving, sending, *operating):
+looking = (events, payments, statistics, listening)
+mending = (dead_letters, replays, reconciling)
+guarding = (bans, notifying, keys)
+for commands in (serving, sending, *looking, *mending, *guarding):
     commands.add_to(app)
 
 

@@ -1,25 +1,27 @@
 """Options that say which events."""
 
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from paidonce.domain.events import EventStatus
-from paidonce.errors import InvalidRequestError
+from paidonce.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from paidonce.operations import EventFilter
 
 MAX_LISTED: Final = 100_000
+_AGO: Final = re.compile(r"([0-9]{1,4})([dh])")
 
 Source = Annotated[str | None, typer.Option(help="Of this source.")]
 Status = Annotated[EventStatus | None, typer.Option(help="That have this status.")]
 ErrorCode = Annotated[str | None, typer.Option(help="That have this error code.")]
 Order = Annotated[str | None, typer.Option(help="Of the order with this reference.")]
 Payment = Annotated[str | None, typer.Option(help="Of this payment, by the gateway's id or ours.")]
-Since = Annotated[str | None, typer.Option(help="That arrived at this time or later (ISO 8601).")]
-Until = Annotated[str | None, typer.Option(help="That arrived before this time (ISO 8601).")]
+Since = Annotated[str | None, typer.Option(help="Not before this: ISO 8601, or 7d, 12h ago.")]
+Until = Annotated[str | None, typer.Option(help="Before this: the same.")]
 Test = Annotated[bool | None, typer.Option("--test/--no-test", help="Test data, or none of it.")]
 Limit = Annotated[int, typer.Option(min=1, max=MAX_LISTED, help="How many at most.")]
 Rate = Annotated[int | None, typer.Option(min=1, help="How many a second at most.")]
@@ -36,7 +38,7 @@ def chosen(
     until: str | None,
     status: EventStatus | None = None,
 ) -> "EventFilter":
-    """The events that the options name. Raises InvalidRequestError."""
+    """The events that the options name. Raises ConfigurationError."""
     from paidonce.operations import EventFilter
 
     return EventFilter(
@@ -51,12 +53,19 @@ def chosen(
 
 
 def time_of(option: str, text: str | None) -> datetime | None:
-    """The time that an option names; without a zone it is UTC. Raises InvalidRequestError."""
+    """The time that an option names: so many days or hours ago, or a time, which is UTC unless it
+    has a zone. Raises ConfigurationError.
+    """
     if text is None:
         return None
+    if ago := _AGO.fullmatch(text):
+        unit = {"d": "days", "h": "hours"}[ago[2]]
+        return datetime.now(UTC) - timedelta(**{unit: int(ago[1])})
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
         example = "2026-11-15T10:00:00Z"
-        raise InvalidRequestError(f"{option} {text}: give a time such as {example}") from None
+        raise ConfigurationError(
+            f"{option} {text}: give a time such as {example}, or 7d, or 12h"
+        ) from None
     return time if time.tzinfo else time.replace(tzinfo=UTC)

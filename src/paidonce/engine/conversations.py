@@ -4,18 +4,20 @@ Nothing of the database is held meanwhile.
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Generator, Sequence
+from typing import Any, Final, TypeVar
 
 from paidonce.domain.events import Code, EventStatus, Ignored, Outcome, PaymentEvent
 from paidonce.engine.gateway_calls import Line
 from paidonce.engine.items import MAX_MESSAGE
 from paidonce.engine.waiting import Answer
 from paidonce.errors import GatewayMismatchError, GatewayUnreachableError
-from paidonce.providers.contract import Call, Conversation, Reply, Thin
+from paidonce.providers.contract import Call, Reply, Thin
 from paidonce.telemetry import logger
 
 log = logger(__name__)
+
+T = TypeVar("T")
 
 MAX_CALLS: Final = 8
 """How many calls one question may need."""
@@ -30,7 +32,7 @@ async def ask(thin: Thin, line: Line, pauses_s: Sequence[float]) -> Answer:
     for pause_s in (0.0, *pauses_s):
         await asyncio.sleep(pause_s)
         try:
-            return await _converse(thin, line)
+            return _known(await converse(thin.ask(), line))
         except Exception as error:
             failure = error
             if not _may_pass(error):
@@ -39,15 +41,15 @@ async def ask(thin: Thin, line: Line, pauses_s: Sequence[float]) -> Answer:
     return _outcome(failure)
 
 
-async def _converse(thin: Thin, line: Line) -> PaymentEvent | Ignored:
+async def converse(conversation: Generator[Call, Reply, T], line: Line) -> T:
     """Answer the provider's calls until it knows. Raises whatever it raises."""
-    conversation = thin.ask()
     try:
         call = next(conversation)
         for _ in range(MAX_CALLS):
             call = _next_call(conversation, await _reply(call, line))
     except StopIteration as end:
-        return _known(end.value)
+        known: T = end.value
+        return known
     finally:
         conversation.close()
     raise RuntimeError(f"the provider wants more than {MAX_CALLS} calls")
@@ -60,7 +62,9 @@ async def _reply(call: Call, line: Line) -> Reply | GatewayUnreachableError:
         return error
 
 
-def _next_call(conversation: Conversation, reply: Reply | GatewayUnreachableError) -> Call:
+def _next_call(
+    conversation: Generator[Call, Reply, Any], reply: Reply | GatewayUnreachableError
+) -> Call:
     """What the provider wants to know next. Raises StopIteration with what it knows at last."""
     if isinstance(reply, GatewayUnreachableError):
         return conversation.throw(reply)

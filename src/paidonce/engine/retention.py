@@ -159,6 +159,9 @@ def sweeps(retention: RetentionSettings) -> list[Sweep]:
         Sweep("nonces", retention.nonces_days, _as_it_is, page=PAGE_BLOCKS),
         Sweep("bans", REMEMBERED_DAYS, _as_it_is),
         Sweep("known_addresses", KNOWN_DAYS, _as_it_is),
+        Sweep("replays", retention.audit_days, first_id_at, start=FIRST_ID),
+        Sweep("reconciliations", retention.audit_days, first_id_at, start=FIRST_ID),
+        Sweep("reconciliation_findings", retention.audit_days, _as_it_is),
         Sweep("notices", retention.notices_days, _as_it_is),
         Sweep("notice_messages", retention.notices_days, first_id_at, start=FIRST_ID),
     ]

@@ -5,6 +5,7 @@ from paidonce.operations.desk import HOST, MAX_PAGE, Actor, Found, Scope
 from paidonce.operations.keys import KeyVerbs
 from paidonce.operations.orders import OrderRequest
 from paidonce.operations.payments import PaymentVerbs
+from paidonce.operations.reconciliations import ReconciliationVerbs
 from paidonce.operations.replay_views import DiscardView, ReplayView
 from paidonce.operations.replays import MAX_RATE, ReplayVerbs
 from paidonce.operations.reprocessing import ReprocessingVerbs
@@ -26,5 +27,13 @@ __all__ = [
 ]
 
 
-class Operations(PaymentVerbs, ReprocessingVerbs, ReplayVerbs, StatisticsVerbs, KeyVerbs, BanVerbs):
-    """All verbs: of users, orders, wallets and payments, of events and replays, keys and bans."""
+class Operations(
+    PaymentVerbs,
+    ReprocessingVerbs,
+    ReplayVerbs,
+    ReconciliationVerbs,
+    StatisticsVerbs,
+    KeyVerbs,
+    BanVerbs,
+):
+    """All verbs, of each kind of thing."""

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import orjson
 
-from paidonce.domain.events import Ignored, PaymentEvent
+from paidonce.domain.events import ExternalId, Ignored, PaymentEvent
 from paidonce.errors import ConfigurationError, GatewayUnreachableError, MalformedError
 from paidonce.providers.json_strict import parse_object
 from paidonce.settings import resolve_secret
@@ -191,6 +191,27 @@ class Thin:
     ask: Callable[[], Conversation]
 
 
+Lookup = Generator[Call, Reply, PaymentEvent | None]
+"""Calls, each answered by its reply, until it is known where one payment stands; None if the
+gateway does not know it. Raises GatewayUnreachableError when it cannot say.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a gateway's statement: payments, each as a webhook of today would tell of it."""
+
+    entries: tuple[PaymentEvent, ...]
+    unreadable: int = 0
+    """How many more there are that cannot be read."""
+    follows: "Callable[[], PageTurn] | None" = None
+    """What reads on; None at the end."""
+
+
+PageTurn = Generator[Call, Reply, Page]
+"""Calls, each answered by its reply, until a page is read. Raises GatewayUnreachableError."""
+
+
 @dataclass(frozen=True, slots=True)
 class Confirmation:
     """A question on whose answer the gateway waits: may this be charged for that order?
@@ -279,6 +300,29 @@ class Provider(Protocol):
     def usual_currency(self) -> str | None:
         """In what the gateway pays where nothing else is said, for test webhooks."""
         return None
+
+    def books(self) -> "Books | None":
+        """The gateway's own books, to be reconciled with; None where it shows none."""
+        return None
+
+
+class Books(Protocol):
+    """What a gateway knows of all its payments. No I/O here either: it says what to ask."""
+
+    def statement(self, since: datetime, until: datetime) -> PageTurn:
+        """The first page of all payments that came to have money, or to give it back, then.
+
+        A payment may be told more than once. Those that would not count here are left out.
+        """
+
+    def look_up(self, ids: Collection[ExternalId]) -> Lookup:
+        """Where the payment with these ids stands."""
+
+    def notice_of(self, entry: PaymentEvent) -> tuple[dict[str, str], bytes]:
+        """Headers and body of what the gateway could have sent to say "look at this payment".
+
+        It proves nothing, and is no forgery: it is not signed. `identify` and `translate` read it.
+        """
 
 
 def json_acknowledgement(status: str, event_id: UUID) -> tuple[str, bytes]:

@@ -1,4 +1,7 @@
-"""PortOne (Korea), V2; V1 is in `portone_v1.py`, what both find in `portone_query.py`.
+"""PortOne (Korea), V2; V1 is in `portone_v1.py`.
+
+What the API is asked is in `portone_api.py`, what it says in `portone_query.py` and, of many
+payments, in `portone_statement.py`.
 
 V2 signs by Standard Webhooks. Its events say only "look"; what counts is what the query API says of
 the payment (`GET /payments/{paymentId}`). Bodies come in two versions, as the merchant chose:
@@ -22,13 +25,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final, assert_never
-from urllib.parse import quote
 from uuid import uuid4
 
 import orjson
 
-from paidonce.domain.events import Code, ExternalId, Ignored
-from paidonce.domain.money import EXPONENTS, MAX_AMOUNT, Money, known_currency
+from paidonce.domain.events import Code, Ignored
+from paidonce.domain.money import known_currency
 from paidonce.errors import (
     ConfigurationError,
     GatewayMismatchError,
@@ -40,7 +42,7 @@ from paidonce.errors import (
 )
 from paidonce.providers import portone_v1
 from paidonce.providers.contract import (
-    Call,
+    Books,
     Confirmation,
     Conversation,
     Delivery,
@@ -53,6 +55,7 @@ from paidonce.providers.contract import (
 )
 from paidonce.providers.fields import iso_time, text
 from paidonce.providers.form_strict import CONTENT_TYPE, is_form, parse_form
+from paidonce.providers.portone_api import Api, payment_id_of
 from paidonce.providers.portone_query import (
     CANCELLED,
     FAILED,
@@ -61,17 +64,12 @@ from paidonce.providers.portone_query import (
     REACHED,
     READY,
     Notice,
-    Payment,
-    Status,
     api_url,
-    check_answer,
     check_same,
-    email_of,
     event_of,
     is_behind,
     needed_key,
     of_test_channel,
-    read_reply,
 )
 from paidonce.providers.standard_webhooks import PARTS, envelope, sealed, symmetric_secret
 
@@ -89,13 +87,6 @@ TYPES: Final = {
 
 _KEPT: Final = frozenset({"content-type", "user-agent", *(f"webhook-{part}" for part in PARTS)})
 _OTHER: Final = Ignored(Code.NON_SUCCESS_STATUS, "it is no event of a payment")
-_REMEDY: Final = "check api_secret, which is PortOne's V2 API secret and no payment gateway's"
-_TIMES: Final = {
-    Status.PAID: "paidAt",
-    Status.FAILED: "failedAt",
-    Status.PARTIAL_CANCELLED: "cancelledAt",
-    Status.CANCELLED: "cancelledAt",
-}
 _WHOLE: Final = re.compile(r"[0-9]{1,18}")
 
 
@@ -124,8 +115,7 @@ class PortOne(Provider):
     content_types: ClassVar = frozenset({"application/json", CONTENT_TYPE})
 
     secrets: tuple[bytes, ...] = field(repr=False)
-    api_url: str
-    api_secret: str = field(repr=False)
+    api: Api
     store_id: str | None
     approves: bool
     """Whether a question is passed on, to be held against its order. Else the answer is no."""
@@ -201,6 +191,9 @@ class PortOne(Provider):
     def usual_currency(self) -> str:
         return self.currency
 
+    def books(self) -> Books:
+        return self.api
+
     def _confirmation(self, asked: Question) -> Confirmation:
         if not self.approves:
             raise NotApprovedError("payments are not confirmed here")
@@ -213,17 +206,11 @@ class PortOne(Provider):
     def _ask(self, notice: Notice) -> Conversation:
         if self.store_id is not None and notice.store_id not in (None, self.store_id):
             raise GatewayMismatchError("the event is of another store than store_id")
-        url = f"{self.api_url}/payments/{quote(notice.payment_id, safe='')}"
-        if self.store_id is not None:
-            url += f"?storeId={quote(self.store_id, safe='')}"
-        reply = yield Call("GET", url, {"Authorization": f"PortOne {self.api_secret}"})
-        if reply.status == 404:
+        payment = yield from self.api.find(notice.payment_id)
+        if payment is None:
             raise GatewayUnreachableError(
                 "it does not know the payment, or not yet; if it is of another store, set store_id"
             )
-        check_answer(reply, _REMEDY)
-        payment = read_reply(_payment, reply.json)
-        check_same("id", notice.payment_id, payment.order)
         check_same("store", notice.store_id or self.store_id, payment.store_id)
         ignored = of_test_channel(payment, self.accepts_test)
         if ignored is not None:
@@ -245,11 +232,12 @@ def configure(setup: Setup) -> Provider:
         for index, secret in enumerate(setup.needed_secrets())
     ]
     has_store = "store_id" in setup.options
+    store_id = setup.needed_text("store_id", "store-…") if has_store else None
+    api_secret = needed_key(setup, "api_secret", "env:PORTONE_API_SECRET")
     return PortOne(
         secrets=tuple(secrets),
-        api_url=api_url(setup, API_URL),
-        api_secret=needed_key(setup, "api_secret", "env:PORTONE_API_SECRET"),
-        store_id=setup.needed_text("store_id", "store-…") if has_store else None,
+        api=Api(api_url(setup, API_URL), api_secret, store_id, setup.accepts_test),
+        store_id=store_id,
         approves=setup.choice("confirm", ("refuse", "match-order")) == "match-order",
         currency=_currency(setup),
         tolerance_s=setup.tolerance_s,
@@ -281,7 +269,7 @@ def _read_newer(body: Mapping[str, Any]) -> Notice | Question | Other:
     said = data if isinstance(data, dict) else {}
     if kind not in REACHED:
         return _not_an_event(kind, said, "paymentId", "totalAmount")
-    payment_id = _payment_id(said, "paymentId")
+    payment_id = payment_id_of(said, "paymentId")
     return Notice(
         type=kind,
         payment_id=payment_id,
@@ -301,7 +289,7 @@ def _read_older(said: Mapping[str, Any]) -> Notice | Question | Other:
     kind = CONFIRM if status is None else f"Transaction.{status}"
     if kind not in REACHED:
         return _not_an_event(kind, said, "payment_id", "total_amount")
-    payment_id = _payment_id(said, "payment_id")
+    payment_id = payment_id_of(said, "payment_id")
     return Notice(kind, payment_id, payment_id, text(said.get("tx_id"), "tx_id"))
 
 
@@ -312,76 +300,6 @@ def _not_an_event(kind: str, said: Mapping[str, Any], name: str, total: str) -> 
     """
     if kind != CONFIRM and total not in said:
         return Other(kind)
-    return Question(_payment_id(said, name), text(said.get("storeId"), "storeId"), said.get(total))
-
-
-def _payment_id(said: Mapping[str, Any], name: str) -> str:
-    payment_id = text(said.get(name), name)
-    if payment_id is None:
-        raise MalformedError(f"{name} is missing")
-    if payment_id in (".", ".."):  # as a part of an address they would lead elsewhere
-        raise MalformedError(f"{name} cannot be an id")
-    return payment_id
-
-
-def _payment(found: Mapping[str, Any]) -> Payment:
-    """What the API says. Raises MalformedError or InvalidMoneyError."""
-    status = _status(text(found.get("status"), "status"))
-    transaction_id = text(found.get("transactionId"), "transactionId")
-    payment_id = _payment_id(found, "id")
-    changed_at = found.get(_TIMES.get(status, ""), found.get("statusChangedAt"))
-    currency = known_currency(text(found.get("currency"), "currency") or "")
-    amount = _part(found, "amount")
-    return Payment(
-        status=status,
-        ids=_ids(payment_id, transaction_id),
-        order=payment_id,
-        store_id=text(found.get("storeId"), "storeId"),
-        amount=_money(amount, "total", currency),
-        cancelled=_money(amount, "cancelled", currency),
-        is_test=_part(found, "channel").get("type") == "TEST",
-        cancellations=_succeeded(found),
-        transaction_id=transaction_id,
-        disputes=tuple(one.get("status") == "RESOLVED" for one in _list(found, "disputes")),
-        email=email_of(_part(found, "customer").get("email")),
-        paid_at=iso_time(found.get("paidAt"), "paidAt"),
-        changed_at=iso_time(changed_at, "the time of its status"),
+    return Question(
+        payment_id_of(said, name), text(said.get("storeId"), "storeId"), said.get(total)
     )
-
-
-def _ids(payment_id: str, transaction_id: str | None) -> tuple[ExternalId, ...]:
-    """PortOne makes the ids of transactions, so that one never leads to two payments."""
-    known = ExternalId("payment", payment_id)
-    return (known, ExternalId("transaction", transaction_id)) if transaction_id else (known,)
-
-
-def _status(word: str | None) -> Status:
-    if word is None:
-        raise MalformedError("status is missing")
-    try:
-        return Status(word)
-    except ValueError:
-        raise GatewayMismatchError("its status is none that is known here") from None
-
-
-def _money(amount: Mapping[str, Any], name: str, currency: str) -> Money:
-    minor = amount.get(name)
-    if type(minor) is not int or not 0 <= minor <= MAX_AMOUNT * 10 ** EXPONENTS[currency]:
-        raise MalformedError(f"amount.{name} is no amount in minor units")
-    return Money(minor, currency)
-
-
-def _succeeded(found: Mapping[str, Any]) -> frozenset[str]:
-    """The cancellations that count. One that was only asked for, or failed, is none."""
-    succeeded = [one for one in _list(found, "cancellations") if one.get("status") == "SUCCEEDED"]
-    return frozenset(str(one.get("id")) for one in succeeded)
-
-
-def _part(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part = found.get(name)
-    return part if isinstance(part, dict) else {}
-
-
-def _list(found: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    items = found.get(name)
-    return [one for one in items if isinstance(one, dict)] if isinstance(items, list) else []

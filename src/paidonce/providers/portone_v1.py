@@ -18,7 +18,7 @@ https://developers.portone.io/api/rest-v1/payment, checked on 2026-11-16.
 
 import re
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from paidonce.domain.events import Code, ExternalId, Ignored
+from paidonce.domain.events import Code, ExternalId, Ignored, PaymentEvent, Says
 from paidonce.domain.money import Money, money
 from paidonce.errors import (
     ConfigurationError,
@@ -36,10 +36,13 @@ from paidonce.errors import (
     NotApprovedError,
 )
 from paidonce.providers.contract import (
+    Books,
     Call,
     Conversation,
     Delivery,
     Identity,
+    Lookup,
+    PageTurn,
     Provider,
     Reply,
     Sample,
@@ -67,6 +70,13 @@ from paidonce.providers.portone_query import (
     of_test_channel,
     read_reply,
 )
+from paidonce.providers.portone_statement import (
+    PAGE_SIZE,
+    Found,
+    Reading,
+    entry_of,
+    found_in,
+)
 
 API_URL: Final = "https://api.iamport.kr"
 TOKEN_MARGIN_S: Final = 60
@@ -89,6 +99,12 @@ _FOUND: Final = {
     "paid": Status.PAID,
     "failed": Status.FAILED,
     "cancelled": Status.CANCELLED,
+}
+_WORDS: Final = {
+    Says.PAID: "paid",
+    Says.REFUNDED: "cancelled",
+    Says.CANCELED: "cancelled",
+    Says.VOIDED: "cancelled",
 }
 _TIMES: Final = {
     Status.FAILED: "failed_at",
@@ -189,13 +205,27 @@ class PortOneV1(Provider):
         }
         return {"content-type": "application/json"}, orjson.dumps(said)
 
+    def books(self) -> Books:
+        return self
+
+    def statement(self, since: datetime, until: datetime) -> PageTurn:
+        canceled = Reading(partial(self._list, "cancelled"), self._entry, until)
+        paid = partial(self._list, "paid")
+        return Reading(paid, self._entry, until, partial(canceled.page, since)).page(since)
+
+    def look_up(self, ids: Collection[ExternalId]) -> Lookup:
+        payment = yield from self._find(next(one.value for one in ids if one.kind == "payment"))
+        return None if payment is None else entry_of(payment)
+
+    def notice_of(self, entry: PaymentEvent) -> tuple[dict[str, str], bytes]:
+        status = _WORDS.get(entry.says, "ready")
+        said = {"imp_uid": entry.ids[0].value, "merchant_uid": entry.order, "status": status}
+        return {"content-type": "application/json"}, orjson.dumps(said)
+
     def _ask(self, notice: Notice) -> Conversation:
-        # Without the parameter the API does not know the payments of test channels.
-        reply = yield from self._get(f"/payments/{notice.payment_id}?include_sandbox=true")
-        if reply.status == 404:
+        payment = yield from self._find(notice.payment_id)
+        if payment is None:
             raise GatewayMismatchError("it does not know the payment", may_pass=True)
-        payment = read_reply(_payment, _response(reply))
-        check_same("imp_uid", notice.payment_id, payment.ids[0].value)
         check_same("merchant_uid", notice.order, payment.order)
         ignored = of_test_channel(payment, self.accepts_test)
         if ignored is not None:
@@ -204,6 +234,31 @@ class PortOneV1(Provider):
             # Asked for days: V1 tells most things once, and who names both ids did not guess them.
             raise GatewayUnreachableError("it has not caught up with its own event")
         return event_of(payment, notice)
+
+    def _find(self, payment_id: str) -> Generator[Call, Reply, Payment | None]:
+        # Without the parameter the API does not know the payments of test channels.
+        reply = yield from self._get(f"/payments/{payment_id}?include_sandbox=true")
+        if reply.status == 404:
+            return None
+        payment = read_reply(_payment, _response(reply))
+        check_same("imp_uid", payment_id, payment.ids[0].value)
+        return payment
+
+    def _list(
+        self, status: str, since: datetime, until: datetime, number: int
+    ) -> Generator[Call, Reply, Found]:
+        within = f"from={int(since.timestamp())}&to={int(until.timestamp())}"
+        tests = "true" if self.accepts_test else "false"
+        asked = f"{within}&page={number + 1}&limit={PAGE_SIZE}&include_sandbox={tests}"
+        reply = yield from self._get(f"/payments/status/{status}?{asked}")
+        if reply.status == 404 or (reply.status == 400 and number > 0):
+            return Found([], 0)  # there are none, or none any more
+        response = _response(reply)
+        return found_in(response.get("list"), response.get("total"))
+
+    def _entry(self, found: Mapping[str, Any]) -> PaymentEvent | None:
+        payment = _payment(found)
+        return None if of_test_channel(payment, self.accepts_test) else entry_of(payment)
 
     def _get(self, path: str) -> Generator[Call, Reply, Reply]:
         """The answer, with a token that is good; one that was thought so is renewed once."""

@@ -84,6 +84,16 @@ def sealed(sample: Sample, event_id: str, body: bytes, secret: bytes) -> dict[st
     }
 
 
+def unsealed(event_id: str) -> dict[str, str]:
+    """The headers of what nobody has signed, and nobody but ourselves believes."""
+    return {
+        "content-type": "application/json",
+        f"{FAMILY}-id": event_id,
+        f"{FAMILY}-timestamp": "0",
+        f"{FAMILY}-signature": "",
+    }
+
+
 def v1(secret: bytes, signed: bytes) -> bytes:
     """The signature of version 1, in ASCII."""
     return base64.b64encode(hmac_sha256(secret, signed))

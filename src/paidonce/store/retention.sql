@@ -92,6 +92,52 @@ WITH gone AS (
 )
 SELECT count(*) AS deleted, :after AS next, count(*) = :limit AS more FROM gone;
 
+-- name: replays
+-- What has ended; ids are in the order of time.
+WITH gone AS (
+    DELETE FROM replays
+     WHERE id = ANY (ARRAY(
+         SELECT id FROM replays
+          WHERE id > :after::uuid AND id < :before::uuid AND finished_at IS NOT NULL
+          ORDER BY id
+          LIMIT :limit::bigint))
+    RETURNING 1
+)
+SELECT count(*) AS deleted, :after AS next, count(*) = :limit AS more FROM gone;
+
+-- name: reconciliations
+-- What has ended; ids are in the order of time. What it found stays until it is resolved.
+WITH gone AS (
+    DELETE FROM reconciliations
+     WHERE id = ANY (ARRAY(
+         SELECT id FROM reconciliations
+          WHERE id > :after::uuid AND id < :before::uuid AND finished_at IS NOT NULL
+          ORDER BY id
+          LIMIT :limit::bigint))
+    RETURNING 1
+)
+SELECT count(*) AS deleted, :after AS next, count(*) = :limit AS more FROM gone;
+
+-- name: reconciliation_findings
+-- What is resolved.
+WITH page AS (
+    SELECT id, resolved_at FROM reconciliation_findings
+     WHERE id > :after::bigint
+     ORDER BY id
+     LIMIT :limit::bigint
+),
+gone AS (
+    DELETE FROM reconciliation_findings
+     WHERE id = ANY (ARRAY(SELECT id FROM page WHERE resolved_at < :before::timestamptz))
+    RETURNING 1
+),
+seen AS (
+    SELECT max(id) AS last, count(*) = :limit AS more FROM page
+)
+SELECT (SELECT count(*) FROM gone) AS deleted,
+       CASE WHEN more THEN last ELSE 0 END AS next, coalesce(more, false) AS more
+  FROM seen;
+
 -- name: keys
 -- The table has no index by age, which every event would pay for and hardly anybody needs: it is
 -- walked block by block, :limit blocks at a time, and then from its beginning again.

@@ -113,6 +113,8 @@ async def _measured(operations: Operations) -> list[Metric]:
         review = await operations.to_review()
         bans = await operations.number_of_bans()
         untold = await operations.untold_notices()
+        findings = await operations.open_findings()
+        reconciled = await operations.last_reconciled()
     except PaidonceError:
         return []
     waiting = {row["status"]: row for row in backlog}
@@ -139,6 +141,10 @@ async def _measured(operations: Operations) -> list[Metric]:
         telemetry.BANS.family({(): bans}),
         telemetry.UNTOLD.family({(row["channel"],): row["number"] for row in untold}),
         telemetry.OLDEST_UNTOLD.family({(row["channel"],): row["oldest_s"] for row in untold}),
+        telemetry.RECONCILIATION_FINDINGS.family(
+            {(row["source"], row["kind"]): row["number"] for row in findings}
+        ),
+        telemetry.RECONCILIATION_AGE.family({(row["source"],): row["age_s"] for row in reconciled}),
     ]
 
 

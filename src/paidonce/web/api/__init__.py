@@ -13,6 +13,7 @@ from paidonce.web.api import (
     keys,
     orders,
     payments,
+    reconciliations,
     replays,
     statistics,
     users,
@@ -32,6 +33,6 @@ def operators_api(operations: Operations, key_guard: KeyGuard, max_body_bytes: i
     api.state.key_guard = key_guard
     api.add_middleware(BodyLimit, max_body_bytes=max_body_bytes)
     things = (users, orders, wallets, payments, events, dead_letters, replays, statistics)
-    for one in (errors, documentation, *things, bans, keys):
+    for one in (errors, documentation, *things, reconciliations, bans, keys):
         one.add_to(api)
     return api
