@@ -95,7 +95,7 @@ def known(shared: Shared) -> Known:
     (row,) = shared.rows("SELECT id FROM api_keys WHERE name = 'revoked'")
     assert paidonce(service.folder, "keys", "revoke", str(row["id"])).returncode == 0
     user = service.user("scopes@example.com")
-    told = service.deliver(paid("unlinked", email=None)).json
+    told = service.deliver(paid("of-another-sum", email="scopes@example.com", amount="1.00")).json
     (payment,) = items(service, "/payments")
     order = {"reference": "scoped", "amount": "5.00", "currency": "EUR"}
     service.api("POST", "/orders", order)
