@@ -272,8 +272,9 @@ def _masked(line: OutcomeLine) -> OutcomeLine:
     Looked at all at once, because nearly always there is nothing.
     """
     sent = (
-        f"{line['external_payment_id']}\n{line['event_key']}\n{line['event_type']}\n"
-        f"{line['amount']}\n{line['order']}\n{line['error_message']}\n{line['reason']}"
+        f"{line['external_payment_id']}\n{line['external_event_id']}\n{line['event_key']}\n"
+        f"{line['event_type']}\n{line['amount']}\n{line['order']}\n{line['error_message']}\n"
+        f"{line['reason']}"
     )
     mask = _masks[0] if _masks else None
     if mask is None or not mask.is_suspicious(sent):

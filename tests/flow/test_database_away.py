@@ -35,6 +35,8 @@ def test_deliveries_are_put_off_while_the_database_is_away_and_work_again_by_the
         assert int(api.headers["retry-after"]) > 0
         assert is_problem(service.api("POST", "/users", {"email": "x@example.com"}), 503)
         assert until(lambda: service.request("GET", "/readyz").http == 503)
+        health = service.request("GET", "/webhooks/health")
+        assert (health.http, health.json["status"]) == (503, "unavailable")
         assert service.request("GET", "/healthz").http == 200
         assert service.request("GET", "/metrics").http == 200
         assert service.metric("webhook_requests_total", provider="tilda", http_code="503") == 3

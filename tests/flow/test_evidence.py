@@ -79,3 +79,18 @@ def test_who_may_only_read_does_not_see_it(shared: Shared) -> None:
         found = service.api("GET", f"/events/{told['event_id']}", key=made.stdout.strip()).json
         assert (found["evidence"] is not None) is sees
         assert found["trail"]
+
+
+def test_what_does_not_belong_there_is_masked_in_the_log(shared: Shared) -> None:
+    """SEC-7: and only that."""
+    service = shared.service
+    number = CARD.replace(" ", "")
+    told = service.deliver(paid(number, event_id="who@example.com", status="succeeded")).json
+    (line,) = service.log_lines(webhook_event_id=told["event_id"])
+    assert line["external_payment_id"] == "***"
+    assert line["external_event_id"] == "w***@example.com"
+    assert (line["event_type"], line["amount"], line["source"]) == (
+        "succeeded", "990.00", "payments",
+    )  # fmt: skip
+    (found,) = items(service, "/events", payment=number)
+    assert found["payment"] == number, "operators find what they look for"

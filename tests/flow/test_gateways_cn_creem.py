@@ -64,7 +64,7 @@ def trades(service: Service, payment_id: str) -> list[Any]:
 
 
 def test_alipay_is_answered_in_its_own_words_and_its_payment_listed(shared: Shared) -> None:
-    """PRV-4 REC-5 REC-7: again and again the same, though it is signed anew."""
+    """PRV-4 REC-5 REC-7, S3 "Alipay webhook success response": the same though signed anew."""
     service = shared.service
     for late_s in (240, 0):
         at = datetime.now(UTC) - timedelta(seconds=late_s)
@@ -98,7 +98,7 @@ def test_the_life_of_a_trade(shared: Shared) -> None:
 
 
 def test_what_is_not_alipays_fails(shared: Shared) -> None:
-    """PRV-4 REC-5: with the status that says why, and nothing of it counts."""
+    """PRV-4 REC-5, S3 "General webhook failure response": and nothing of it counts."""
     service = shared.service
     late = china_time(datetime.now(UTC) - timedelta(minutes=10))
     for parameters, key, status in (
@@ -159,7 +159,7 @@ SUBSCRIPTION: Final = {
 
 
 def test_the_events_of_one_purchase_at_creem_are_one_payment(shared: Shared) -> None:
-    """PRV-5 PAY-1 REC-7: and each is answered as Creem is promised, again and again."""
+    """PRV-5 PAY-1 REC-7, S3 "Creem webhook success response": again and again."""
     service = shared.service
     sold = CHECKOUT | {"order": ORDER, "subscription": {"id": "sub_1"}}
     refunded = {

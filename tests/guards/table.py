@@ -36,6 +36,7 @@ _ALIPAY: Final = "tests/providers/test_alipay.py::test_"
 _ASKED: Final = "tests/store/test_asking.py::test_"
 _DOOR: Final = "tests/store/test_thin_intake.py::test_"
 _BANS: Final = "tests/store/test_reputation.py::test_"
+_MARKS: Final = "tests/unit/test_marks.py::test_"
 _NONCES: Final = "tests/store/test_nonces.py::test_"
 _COUNTED: Final = "tests/store/test_statistics.py::test_"
 _SEARCHED: Final = "tests/store/test_search_plans.py::test_"
@@ -1290,5 +1291,49 @@ GUARDS: Final = (
         "expected is not None",
         "tests/store/test_keys.py::test_"
         "who_writes_a_plain_hash_where_a_peppered_one_belongs_gets_in_by_neither",
+    ),
+    # What was made for a test, and what must not be seen.
+    Guard(
+        "no test webhooks in production",
+        "OPS-6",
+        "web/edge.py",
+        "if TEST_HEADER in call.headers and not self._takes_tests:",
+        "if False:",
+        "tests/flow/test_sample_webhooks.py::test_production_refuses_test_webhooks",
+    ),
+    Guard(
+        "a payment is a test only while all its events are",
+        "OPS-6",
+        "domain/decide.py",
+        "is_test=payment.is_test and arrived.is_test,",
+        "is_test=payment.is_test or arrived.is_test,",
+        f"{_MARKS}a_payment_is_a_test_while_every_event_of_it_is_in_every_order",
+    ),
+    Guard(
+        "production has no key that signs test webhooks",
+        "OPS-6",
+        "providers/alipay.py",
+        "SampleKey() if setup.accepts_test else None",
+        "SampleKey()",
+        f"{_ALIPAY}only_the_process_that_made_a_test_webhook_believes_it",
+        is_kin=True,
+    ),
+    Guard(
+        "what arrived is for those who may operate",
+        "OPS-2",
+        "web/api/events.py",
+        "may_see = actor.scope.includes(Scope.OPERATE)",
+        "may_see = True",
+        "tests/flow/test_evidence.py::test_who_may_only_read_does_not_see_it",
+        is_kin=True,
+    ),
+    Guard(
+        "no card numbers in the log",
+        "SEC-7",
+        "telemetry.py",
+        "if mask is None or not mask.is_suspicious(sent):",
+        "if True:",
+        "tests/flow/test_evidence.py::test_what_does_not_belong_there_is_masked_in_the_log",
+        is_kin=True,
     ),
 )

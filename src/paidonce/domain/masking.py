@@ -5,7 +5,7 @@ as it is. It changes nothing but what it hides:
 
 - card numbers: 13 to 19 digits, a few blanks or signs between them, with the right check digit.
   A number that begins with 1 and has 13, 16 or 19 digits is a time in parts of a second, and no
-  card;
+  card; neither is a UUID;
 - values whose name says that they are secret, such as `password` or `card_number`, and all that is
   within them;
 - API keys of ours, and the secrets that the masker was given, wherever they stand.
@@ -33,7 +33,10 @@ SHORTEST_CARD: Final = 13
 LONGEST_CARD: Final = 19
 
 _SEPARATOR: Final = r"(?:[ \-._/+\x00\xa0\xc2]|%20|%2[DdEe])"
-_DIGITS: Final = re.compile(rf"\d(?:{_SEPARATOR}{{0,7}}\d){{{SHORTEST_CARD - 1},}}")
+_UUID: Final = r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
+_DIGITS: Final = re.compile(
+    rf"(?P<uuid>{_UUID})|\d(?:{_SEPARATOR}{{0,7}}\d){{{SHORTEST_CARD - 1},}}"
+)
 _RUN: Final = b"0" * SHORTEST_CARD
 _BETWEEN_DIGITS: Final = b" -._/+\x00"
 _DIGITS_ALIKE: Final = bytes(ord("0") if chr(byte).isdecimal() else 0 for byte in range(256))
@@ -110,7 +113,7 @@ class Masker:
     def _plain(self, text: str) -> str:
         if self._secrets is not None:
             text = self._secrets.sub(HIDDEN, text)
-        return _DIGITS.sub(lambda found: _without_cards(found[0]), _API_KEY.sub(HIDDEN, text))
+        return _DIGITS.sub(_without_cards, _API_KEY.sub(HIDDEN, text))
 
     def _json(self, text: str, depth: int) -> str:
         """Token by token, so that what is no good JSON is masked all the same."""
@@ -176,8 +179,11 @@ def _name(token: str) -> str:
         return token
 
 
-def _without_cards(text: str) -> str:
+def _without_cards(found: re.Match[str]) -> str:
     """Digits and what stands between them, with the groups hidden that make a card number."""
+    text = found[0]
+    if found["uuid"]:
+        return text
     groups = list(_GROUP.finditer(text))
     digits = [int(digit) for group in groups for digit in group[0]]
     # Sums of the digits before each, every other one doubled: the even ones, or the odd ones.

@@ -112,8 +112,10 @@ class Linker:
         """
 
         async def close(connection: Connection, rules: Rules) -> Settled:
-            await orders.close_order(connection, reference)
-            await listings.record_action(connection, actor, "order_closed", reference=reference)
+            order_id = str(await orders.close_order(connection, reference))
+            await listings.record_action(
+                connection, actor, "order_closed", order_id=order_id, reference=reference
+            )
             return await self._settle_of_order(connection, rules, reference)
 
         report(await self._transaction(close))

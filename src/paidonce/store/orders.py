@@ -71,10 +71,12 @@ async def find_order(connection: Connection, reference: str) -> asyncpg.Record |
     return await QUERIES["order"].row(connection, reference=reference)
 
 
-async def close_order(connection: Connection, reference: str) -> None:
-    """Close it. Raises NotFoundError, or ConflictError when it is paid."""
-    if await QUERIES["close_order"].row(connection, reference=reference) is not None:
-        return
+async def close_order(connection: Connection, reference: str) -> UUID:
+    """Close it, and tell its id. Raises NotFoundError, or ConflictError when it is paid."""
+    row = await QUERIES["close_order"].row(connection, reference=reference)
+    if row is not None:
+        order_id: UUID = row["id"]
+        return order_id
     if await find_order(connection, reference) is None:
         raise NotFoundError(f"there is no order {reference}")
     raise ConflictError(f"order {reference} is paid; what was paid has to be refunded first")
