@@ -13,6 +13,7 @@ from typing import Final
 
 from paidonce.app import configured_addresses, configured_plans
 from paidonce.doctor.findings import Finding, State
+from paidonce.engine.channels import configured_channels
 from paidonce.errors import PaidonceError
 from paidonce.providers import configured_providers
 from paidonce.settings import Settings, config_path, load_settings, resolve_secret
@@ -108,6 +109,12 @@ def _plans(world: World) -> Finding:
     return Finding("plans", State.OK, ", ".join(f"{one.id} {one.price}" for one in plans) or "none")
 
 
+def _notifications(world: World) -> Finding:
+    channels = configured_channels(world.settings.notifications)
+    named = [f"{one.name} ({one.kind})" for one in channels.values()]
+    return Finding("notifications", State.OK, ", ".join(named) or "none: nobody is told")
+
+
 def _data_directory(world: World) -> Finding:
     name, folder = "data directory", world.settings.database.data_dir.absolute()
     if not world.settings.database.is_embedded:
@@ -191,6 +198,7 @@ CHECKS: Final[dict[str, Callable[[World], Finding]]] = {
     "sources": _sources,
     "secrets": _secrets,
     "plans": _plans,
+    "notifications": _notifications,
     "data directory": _data_directory,
     "disk": _disk,
     "port": _port,
