@@ -35,8 +35,9 @@ HIDDEN: Final = "a-very-hidden-secret"
 SOURCE: Final = f'[sources.payments]\nprovider = "tilda"\nsecrets = ["{HIDDEN}"]\n'
 PLAN: Final = '[plans.monthly]\nprice = "990.00"\ncurrency = "RUB"\ndays = 30\ndefault = true\n'
 CHECKS: Final = {
-    "configuration", "sources", "secrets", "pepper", "plans", "data directory", "disk", "port",
-    "database", "clock", "rights", "migrations", "partitions", "known sources", "waiting", "money",
+    "configuration", "sources", "secrets", "pepper", "plans", "notifications", "data directory", "disk",
+    "port", "database", "clock", "rights", "migrations", "partitions", "known sources", "waiting",
+    "money",
 }  # fmt: skip
 OF_THE_SCHEMA: Final = ("partitions", "known sources", "waiting", "money")
 
@@ -220,6 +221,17 @@ def test_a_price_that_is_none(clinic: Clinic) -> None:
     examined = clinic.examine()
     assert examined.not_ok() == {"plans"}
     assert "free" in examined.said("plans")
+
+
+def test_a_channel_that_leads_nowhere(clinic: Clinic) -> None:
+    """USE-2 OBS-5"""
+    channel = '[notifications.ops]\nkind = "slack"\n'
+    clinic.write(SOURCE + PLAN + channel)
+    examined = clinic.examine()
+    assert examined.not_ok() == {"notifications"}
+    assert "notifications.ops.url" in examined.said("notifications")
+    clinic.write(f'{SOURCE}{PLAN}{channel}url = "https://{HIDDEN}"\n')
+    assert "ops (slack)" in clinic.examine().said("notifications")
 
 
 def test_a_database_that_is_not_there(clinic: Clinic) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 from paidonce.app import configured_plans
 from paidonce.doctor.findings import Finding, State
 from paidonce.doorkeeping import configured_addresses
+from paidonce.engine.channels import configured_channels
 from paidonce.errors import PaidonceError
 from paidonce.operations.pepper import pepper_file, pepper_of
 from paidonce.providers import configured_providers
@@ -130,6 +131,12 @@ def _plans(world: World) -> Finding:
     return Finding("plans", State.OK, ", ".join(f"{one.id} {one.price}" for one in plans) or "none")
 
 
+def _notifications(world: World) -> Finding:
+    channels = configured_channels(world.settings.notifications)
+    named = [f"{one.name} ({one.kind})" for one in channels.values()]
+    return Finding("notifications", State.OK, ", ".join(named) or "none: nobody is told")
+
+
 def _data_directory(world: World) -> Finding:
     name, folder = "data directory", world.settings.database.data_dir.absolute()
     if not world.settings.database.is_embedded:
@@ -214,6 +221,7 @@ CHECKS: Final[dict[str, Callable[[World], Finding]]] = {
     "secrets": _secrets,
     "pepper": _pepper,
     "plans": _plans,
+    "notifications": _notifications,
     "data directory": _data_directory,
     "disk": _disk,
     "port": _port,

@@ -82,7 +82,8 @@ def _delivered(server: MailServer, mail: EmailMessage, line: list[smtplib.SMTP])
         raise NotTakenError(f"{type(error).__name__}: it answered {error.smtp_code}") from None
     except (smtplib.SMTPException, OSError, ValueError) as error:
         raise NotTakenError(f"no answer: {type(error).__name__}") from None
-    return f"it was taken for {len(mail['To'].addresses) - len(refused)} addresses"
+    number = len(mail["To"].addresses)
+    return f"it was taken for {number - len(refused)} of {number}"
 
 
 def _connected(server: MailServer) -> smtplib.SMTP:
