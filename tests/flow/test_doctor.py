@@ -35,9 +35,9 @@ HIDDEN: Final = "a-very-hidden-secret"
 SOURCE: Final = f'[sources.payments]\nprovider = "tilda"\nsecrets = ["{HIDDEN}"]\n'
 PLAN: Final = '[plans.monthly]\nprice = "990.00"\ncurrency = "RUB"\ndays = 30\ndefault = true\n'
 CHECKS: Final = {
-    "configuration", "sources", "secrets", "pepper", "plans", "notifications", "data directory", "disk",
-    "port", "database", "clock", "rights", "migrations", "partitions", "known sources", "waiting",
-    "money",
+    "configuration", "sources", "secrets", "pepper", "plans", "notifications", "data directory",
+    "disk", "port", "database", "clock", "rights", "migrations", "partitions", "known sources",
+    "waiting", "money",
 }  # fmt: skip
 OF_THE_SCHEMA: Final = ("partitions", "known sources", "waiting", "money")
 
