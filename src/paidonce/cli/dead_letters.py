@@ -63,7 +63,7 @@ def list_dead_letters(
     columns = {
         "id": lambda one: one.id,
         "source": lambda one: one.source,
-        "received": lambda one: one.received_at.isoformat(timespec="seconds"),
+        "received": lambda one: one.received_at,
         "type": lambda one: one.type,
         "payment": lambda one: one.payment,
         "order": lambda one: one.order,

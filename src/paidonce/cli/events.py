@@ -38,7 +38,7 @@ commands = typer.Typer(help="Every delivery that was kept.", no_args_is_help=Tru
 LOOK_PERIOD_S: Final = 0.5
 
 COLUMNS: Final[Mapping[str, Callable[[Any], object]]] = {
-    "received": lambda event: event.received_at.isoformat(timespec="seconds"),
+    "received": lambda event: event.received_at,
     "source": lambda event: event.source,
     "type": lambda event: event.type,
     "status": lambda event: event.status,
@@ -87,7 +87,7 @@ def show_event(event_id: UUID, config: Config = None, json: Json = False) -> Non
         columns = {
             "at": lambda item: item.at.isoformat(timespec="milliseconds"),
             "action": lambda item: item.action,
-            "success": lambda item: "yes" if item.success else "no",
+            "success": lambda item: item.success,
             "details": lambda item: ", ".join(f"{k}={v}" for k, v in item.details.items()),
         }
         show(event.trail, columns, as_json=False)

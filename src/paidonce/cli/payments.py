@@ -16,7 +16,7 @@ MAX_LISTED: Final = 100_000
 Reason = Annotated[str, typer.Option(help="Why; it stands in the audit log.")]
 
 COLUMNS: Final[Mapping[str, Callable[[Any], object]]] = {
-    "created": lambda payment: payment.created_at.isoformat(timespec="seconds"),
+    "created": lambda payment: payment.created_at,
     "source": lambda payment: payment.source,
     "payment": lambda payment: payment.external_payment_id,
     "order": lambda payment: payment.order,

@@ -148,7 +148,7 @@ def list_replays(limit: Limit = 50, config: Config = None, json: Json = False) -
         "done": lambda one: one.done,
         "of": lambda one: one.total,
         "by": lambda one: one.actor,
-        "created": lambda one: one.created_at.isoformat(timespec="seconds"),
+        "created": lambda one: one.created_at,
         "events": lambda one: " ".join(f"{name}={said}" for name, said in one.filter.items()),
     }
     found = operate(config, lambda verbs: verbs.replays(limit=limit))

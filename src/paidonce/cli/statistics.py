@@ -17,7 +17,7 @@ _NUMBERS: Final[Mapping[str, Callable[[Any], object]]] = {
     "failed": lambda one: one.failed,
     "waiting": lambda one: one.waiting,
     "duplicates": lambda one: one.duplicates,
-    "success rate": lambda one: f"{one.success_rate:.2%}",
+    "success rate": lambda one: f"{one.success_rate:.2%}" if one.succeeded + one.failed else None,
 }
 
 

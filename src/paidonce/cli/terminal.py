@@ -5,12 +5,15 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import fields
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 import uvloop
+from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from paidonce.operations import Actor, Operations
 
 T = TypeVar("T")
+
+WIDEST: Final = 1_000
 
 shown = Console()
 told = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
@@ -59,12 +64,12 @@ def show(values: Any, columns: Mapping[str, Callable[[Any], object]], as_json: b
     if as_json:
         typer.echo(sender.as_json(values))
         return
-    table = Table()
+    table = Table(box=box.SIMPLE_HEAD)
     for name in columns:
-        table.add_column(name, overflow="fold")  # an id that is cut off is of no use
+        table.add_column(name, no_wrap=True)
     for value in values:
         table.add_row(*_cells(cell(value) for cell in columns.values()))
-    shown.print(table)
+    _print_whole(table)
 
 
 def show_one(value: Any, as_json: bool) -> None:
@@ -72,12 +77,12 @@ def show_one(value: Any, as_json: bool) -> None:
     if as_json:
         typer.echo(sender.as_json(value))
         return
-    table = Table(show_header=False)
+    table = Table(box=None, show_header=False)
     for field in fields(value):
         content = getattr(value, field.name)
         if not isinstance(content, list):
             table.add_row(field.name, *_cells([content]))
-    shown.print(table)
+    _print_whole(table)
 
 
 def line_of(value: Any, columns: Mapping[str, Callable[[Any], object]], as_json: bool) -> str:
@@ -85,7 +90,7 @@ def line_of(value: Any, columns: Mapping[str, Callable[[Any], object]], as_json:
     if as_json:
         return sender.as_line(value)
     cells = (cell(value) for cell in columns.values())
-    return "  ".join("-" if one is None else str(one) for one in cells)
+    return "  ".join(_told(one) or "-" for one in cells)
 
 
 def operator() -> "Actor":
@@ -99,8 +104,26 @@ def operator() -> "Actor":
     return Actor(f"cli:{user}", Scope.ADMIN)
 
 
+def _print_whole(table: Table) -> None:
+    """As wide as it is: an id that is cut off, or broken over lines, is of no use."""
+    wide = Measurement.get(shown, shown.options.update(width=WIDEST), table).maximum
+    Console(width=max(wide, 1)).print(table)
+
+
 def _cells(values: Iterable[object]) -> list[Text]:
-    return [Text("" if value is None else str(value)) for value in values]
+    return [Text(_told(value)) for value in values]
+
+
+def _told(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case datetime():
+            return f"{value:%Y-%m-%d %H:%M:%S}"
+        case _:
+            return str(value)
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
