@@ -30,7 +30,7 @@ from benchmarks.contenders import Paidonce
 from benchmarks.load import LoadResult
 from benchmarks.meter import Marks
 from benchmarks.workload import SignedEvent, random_events
-from paidonce.app import load_rules
+from paidonce.configured import load_rules
 from paidonce.domain.events import EventId, Outcome, PaymentEvent
 from paidonce.engine.group import FLUSHERS
 from paidonce.engine.items import Incoming, Request, Result, Source, Verdict

@@ -8,10 +8,11 @@ from pathlib import Path
 from benchmarks.contenders import Paidonce
 from benchmarks.databases import Databases, connected, open_databases
 from benchmarks.growth.fill import churn, count_applied, fill, users_of
-from paidonce.app import load_rules, opened_database
+from paidonce.configured import load_rules
 from paidonce.engine.items import Source
 from paidonce.engine.transactions import Settler
 from paidonce.engine.worker import Worker
+from paidonce.opening import opened_database
 from paidonce.settings import load_settings
 from paidonce.store.db import Database
 

@@ -18,7 +18,8 @@ from benchmarks.markdown import markdown_list, markdown_table, write_section
 from benchmarks.search.fill import SPAN, fill
 from benchmarks.search.questions import LIMIT, Question, questions
 from benchmarks.terminal import terminal_table
-from paidonce.app import load_rules, opened_database
+from paidonce.configured import load_rules
+from paidonce.opening import opened_database
 from paidonce.operations import Operations
 from paidonce.settings import load_settings
 from paidonce.store.searching import BUDGET

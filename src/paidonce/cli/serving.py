@@ -66,7 +66,7 @@ def work(config: Config = None) -> None:
 
 def migrate(config: Config = None) -> None:
     """Bring the database's schema up to date."""
-    from paidonce.app import opened_database
+    from paidonce.opening import opened_database
 
     settings, _ = chosen_settings(config)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from paidonce.app import configured_plans
+from paidonce.configured import configured_plans
 from paidonce.doctor.findings import Finding, State
 from paidonce.doorkeeping import configured_addresses
 from paidonce.engine.channels import configured_channels
