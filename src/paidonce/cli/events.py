@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import typer
@@ -32,6 +32,9 @@ from paidonce.cli.terminal import (
     told,
 )
 from paidonce.domain.events import EventStatus
+
+if TYPE_CHECKING:
+    from paidonce.views import EvidenceView
 
 commands = typer.Typer(help="Every delivery that was kept.", no_args_is_help=True)
 
@@ -80,8 +83,8 @@ def list_events(
 
 @commands.command("show")
 def show_event(event_id: UUID, config: Config = None, json: Json = False) -> None:
-    """Show one event and its whole trail."""
-    event = operate(config, lambda verbs: verbs.event(event_id))
+    """Show one event, its whole trail, and what arrived, with card numbers and secrets masked."""
+    event = operate(config, lambda verbs: verbs.event(event_id, with_evidence=True))
     show_one(event, json)
     if not json:
         columns = {
@@ -91,6 +94,16 @@ def show_event(event_id: UUID, config: Config = None, json: Json = False) -> Non
             "details": lambda item: ", ".join(f"{k}={v}" for k, v in item.details.items()),
         }
         show(event.trail, columns, as_json=False)
+        if event.evidence is not None:
+            _show_evidence(event.evidence)
+
+
+def _show_evidence(evidence: "EvidenceView") -> None:
+    for name, value in evidence.headers.items():
+        typer.echo(f"{name}: {value}")
+    typer.echo(f"\n{evidence.body}")
+    if evidence.is_truncated:
+        told.print(f"… of {evidence.size} bytes")
 
 
 @commands.command("follow")

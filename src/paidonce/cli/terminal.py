@@ -4,7 +4,7 @@ import getpass
 import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -80,7 +80,7 @@ def show_one(value: Any, as_json: bool) -> None:
     table = Table(box=None, show_header=False)
     for field in fields(value):
         content = getattr(value, field.name)
-        if not isinstance(content, list):
+        if not isinstance(content, list) and not is_dataclass(content):
             table.add_row(field.name, *_cells([content]))
     _print_whole(table)
 
