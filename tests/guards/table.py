@@ -1330,7 +1330,7 @@ GUARDS: Final = (
     Guard(
         "no card numbers in the log",
         "SEC-7",
-        "telemetry.py",
+        "telemetry/logs.py",
         "if mask is None or not mask.is_suspicious(sent):",
         "if True:",
         "tests/flow/test_evidence.py::test_what_does_not_belong_there_is_masked_in_the_log",

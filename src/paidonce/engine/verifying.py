@@ -80,7 +80,7 @@ def taken_in(source: Source, stored: Stored) -> Incoming:
     return Incoming(
         event_id=EventId(uuid7()),
         source=source,
-        request=Request(stored.request_id, stored.remote_address, time.monotonic()),
+        request=Request(stored.request_id, stored.remote_address, time.monotonic(), stored.is_test),
         delivery=delivery,
         identity=identity,
         key=(source.id, key_digest(identity.key)),

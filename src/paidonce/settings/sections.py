@@ -1,12 +1,7 @@
-"""All settings, read once: TOML file < PAIDONCE_* environment < command-line flags.
+"""What can be set, section by section."""
 
-`load_settings` is the only way in. What is wrong is a ConfigurationError that names the key, the
-bad value and the remedy.
-"""
-
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
@@ -17,20 +12,15 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ValidationError,
     model_validator,
 )
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    SettingsError,
     TomlConfigSettingsSource,
 )
 
-from paidonce.errors import ConfigurationError
-
-CONFIG_FILE: Final = "paidonce.toml"
 SHORTEST_PAYLOADS_DAYS: Final = 31
 LONGEST_HANDLER_S: Final = 25.0
 """Less than a session may be idle in a transaction."""
@@ -40,8 +30,6 @@ METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 Prometheus' library reads it once, when it is imported: set it before `telemetry` is."""
 _RATE: Final = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
 _SOURCE_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
-_HIDDEN: Final = ("secret", "password", "pepper", "key", "url", "storage", "smtp")
-_SHOWN: Final = ("retention.", "limits.keys")
 
 
 class Role(StrEnum):
@@ -308,111 +296,3 @@ class Settings(BaseSettings):
             env_settings,
             TomlConfigSettingsSource(settings_cls, cls.toml_file),
         )
-
-
-def load_settings(config: Path | None = None, **flags: Any) -> Settings:
-    """The settings from the file, the environment and the flags. Raises ConfigurationError."""
-    path = config_path(config)
-    from_file = type("SettingsFromFile", (Settings,), {"toml_file": path})
-    _refuse_unknown_variables()
-    try:
-        settings: Settings = from_file(**flags)
-    except ValidationError as error:
-        raise ConfigurationError("\n".join(_explained(error))) from None
-    except SettingsError as error:
-        name = re.search(r'field "(\w+)"', str(error))
-        variable = f"PAIDONCE_{name[1].upper()}" if name else "a PAIDONCE_ variable"
-        raise ConfigurationError(
-            f"{variable} (hidden): lists and tables are given to variables as JSON"
-        ) from None
-    except ValueError as error:  # TOML that cannot be read
-        raise ConfigurationError(f"{path or 'the environment'}: {error}") from None
-    return settings
-
-
-def config_path(config: Path | None = None) -> Path | None:
-    """The file to read: the flag's, the environment's, or paidonce.toml here if there is one."""
-    chosen = config or (Path(named) if (named := os.environ.get("PAIDONCE_CONFIG")) else None)
-    if chosen is None:
-        return Path(CONFIG_FILE) if Path(CONFIG_FILE).is_file() else None
-    if not chosen.is_file():
-        raise ConfigurationError(f"there is no configuration file {chosen}")
-    return chosen
-
-
-def resolve_secret(reference: str, key: str) -> str:
-    """The secret that a reference stands for: `env:NAME`, `file:PATH`, or the secret itself.
-
-    Raises ConfigurationError when it is missing or empty: an empty secret would be an open door.
-    """
-    kind, _, name = reference.partition(":")
-    if kind == "env":
-        secret = os.environ.get(name, "")
-        where = f"the environment variable {name} is not set, or empty"
-    elif kind == "file":
-        secret = _read_secret_file(name, key)
-        where = f"the file {name} is empty"
-    else:
-        secret, where = reference, "the secret is empty"
-    if not secret.strip():
-        raise ConfigurationError(f"{key}: {where}")
-    return secret
-
-
-def _read_secret_file(name: str, key: str) -> str:
-    try:
-        return Path(name).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{key}: the file {name} cannot be read: {error}") from None
-
-
-_OTHER_VARIABLES: Final = {
-    "PAIDONCE_CONFIG",
-    "PAIDONCE_CRASH_AT",
-    "PAIDONCE_BOOTSTRAP_KEY",
-    "PAIDONCE_VECTORS",
-}
-
-
-def _refuse_unknown_variables() -> None:
-    """A misspelt variable would be passed over in silence, and the default used in its place."""
-    sections = {f"PAIDONCE_{name.upper()}" for name in Settings.model_fields}
-    for variable in os.environ:
-        if not variable.startswith("PAIDONCE_") or variable in _OTHER_VARIABLES:
-            continue
-        if variable.partition("__")[0] not in sections:
-            known = ", ".join(sorted(sections))
-            raise ConfigurationError(
-                f"{variable}: there is no such setting; names are PAIDONCE_SECTION__KEY, "
-                f"beginning with one of {known}"
-            )
-
-
-def _explained(error: ValidationError) -> Iterator[str]:
-    for one in error.errors():
-        key = ".".join(str(part) for part in one["loc"])
-        value = one.get("input")
-        is_told = one["type"] not in ("missing", "extra_forbidden")
-        shown = f" = {_shown(key, value, one['type'])}" if is_told else ""
-        yield f"{key}{shown}: {_remedy(one['type'], one['msg'], value)}"
-
-
-def _remedy(kind: str, message: str, value: object) -> str:
-    if kind == "extra_forbidden":
-        return "there is no such setting; remove it or mend its name"
-    if kind == "missing":
-        return "is needed here"
-    if kind == "string_type" and isinstance(value, int | float):
-        return 'write it as text, in quotes, such as "990.00"'
-    return message.removeprefix("Value error, ")
-
-
-def _shown(key: str, value: object, kind: str) -> str:
-    """The value, unless it may hold a secret: by its key, or because a section was expected."""
-    is_number = isinstance(value, int | float)
-    is_plain = is_number or (isinstance(value, str) and not kind.endswith("_type"))
-    may_hide = any(word in key.lower() for word in _HIDDEN) and not key.startswith(_SHOWN)
-    if not is_plain or may_hide:
-        return "(hidden)"
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "…"

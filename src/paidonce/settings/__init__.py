@@ -1,0 +1,43 @@
+"""All settings, read once: TOML file < PAIDONCE_* environment < command-line flags.
+
+`load_settings` is the only way in. What is wrong is a ConfigurationError that names the key, the
+bad value and the remedy.
+"""
+
+from paidonce.settings.reading import (
+    config_path,
+    load_settings,
+)
+from paidonce.settings.secrets import (
+    resolve_secret,
+)
+from paidonce.settings.sections import (
+    METRICS_FOLDER,
+    DatabaseSettings,
+    LimitsSettings,
+    NotificationSettings,
+    PlanSettings,
+    RetentionSettings,
+    Role,
+    SecuritySettings,
+    ServerSettings,
+    Settings,
+    SourceSettings,
+)
+
+__all__ = [
+    "METRICS_FOLDER",
+    "DatabaseSettings",
+    "LimitsSettings",
+    "NotificationSettings",
+    "PlanSettings",
+    "RetentionSettings",
+    "Role",
+    "SecuritySettings",
+    "ServerSettings",
+    "Settings",
+    "SourceSettings",
+    "config_path",
+    "load_settings",
+    "resolve_secret",
+]

@@ -1,0 +1,73 @@
+"""What operators are shown, whoever shows it."""
+
+from paidonce.views.access import (
+    BanView,
+    KeyView,
+    NewKeyView,
+)
+from paidonce.views.events import (
+    EventDetail,
+    EventView,
+    EvidenceView,
+    ReprocessedEvent,
+    ReprocessedView,
+    TrailItem,
+    event_fields,
+    event_view,
+    evidence_view,
+    happy_trail,
+    reprocessed_event,
+)
+from paidonce.views.payments import (
+    BookingView,
+    OrderSummary,
+    OrderView,
+    PaymentView,
+    SubscriptionView,
+    WalletView,
+    booking_view,
+    order_summary,
+    order_view,
+    payment_view,
+    wallet_view,
+)
+from paidonce.views.statistics import (
+    Counts,
+    CountsOfDay,
+    CountsOfMethod,
+    CountsOfSource,
+    Statistics,
+)
+
+__all__ = [
+    "BanView",
+    "BookingView",
+    "Counts",
+    "CountsOfDay",
+    "CountsOfMethod",
+    "CountsOfSource",
+    "EventDetail",
+    "EventView",
+    "EvidenceView",
+    "KeyView",
+    "NewKeyView",
+    "OrderSummary",
+    "OrderView",
+    "PaymentView",
+    "ReprocessedEvent",
+    "ReprocessedView",
+    "Statistics",
+    "SubscriptionView",
+    "TrailItem",
+    "WalletView",
+    "booking_view",
+    "event_fields",
+    "event_view",
+    "evidence_view",
+    "happy_trail",
+    "order_summary",
+    "order_view",
+    "payment_view",
+    "reprocessed_event",
+    "wallet_view",
+]
