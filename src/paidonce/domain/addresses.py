@@ -11,6 +11,10 @@ PREFIX_BITS: Final = 64
 """Whoever has an IPv6 address has all of its /64."""
 
 
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+"""Where IPv4 clients of networks that have only IPv6 seem to come from."""
+
+
 @lru_cache(maxsize=MAX_REMEMBERED)
 def unit_of(address: str) -> str:
     """What limits and bans count as one sender: an IPv4 address, or the /64 of an IPv6 address.
@@ -42,5 +46,7 @@ def parsed(text: str) -> IPv4Address | IPv6Address | None:
     except ValueError:
         return None
     if isinstance(found, IPv6Address):
+        if found in _NAT64:
+            return IPv4Address(int(found) & 0xFFFFFFFF)
         return found.ipv4_mapped or IPv6Address(int(found))  # without the zone of a link
     return found

@@ -250,6 +250,7 @@ def _extend(
         is_contested=False,
         is_accepted=payment.is_accepted,
         is_for_refund=False,
+        is_test=payment.is_test,
         review=_wrong_sum(payment, plan.price),
         version=payment.version,
     )

@@ -16,7 +16,7 @@ class Suspicion(StrEnum):
     BAD_SIGNATURE = "bad_signature"
     MALFORMED = "malformed"  # before it could be verified
     UNKNOWN_SOURCE = "unknown_source"  # it may be a slip in a gateway's settings
-    INSISTENCE = "insistence"  # it goes on although it is over its limit
+    INSISTENCE = "insistence"  # a flood of requests that are refused for its limit
 
 
 POINTS: Final = {

@@ -7,6 +7,9 @@ from typing import Final
 MAX_EVIDENCE_PER_ADDRESS: Final = 60
 MAX_EVIDENCE: Final = 1_000
 """How many refused deliveries are kept in a minute, from one address and from all."""
+MAX_BYTES_PER_ADDRESS: Final = 1024 * 1024
+MAX_BYTES: Final = 8 * 1024 * 1024
+"""How large those may be together."""
 MAX_STALE: Final = 60_000
 """How many stale ones are kept in a minute: far more than an outage leaves behind."""
 MAX_STALE_REMEMBERED: Final = 100_000
@@ -19,17 +22,24 @@ class EvidenceLimit:
     def __init__(self) -> None:
         self._minute = 0
         self._kept: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
 
-    def allows(self, address: str) -> bool:
+    def allows(self, address: str, size: int) -> bool:
         """Whether one more may be kept; if so, it is counted."""
         minute = int(time.monotonic() // 60)
         if minute != self._minute:
             self._minute = minute
             self._kept.clear()
-        full = self._kept.total() >= MAX_EVIDENCE
-        if full or self._kept[address] >= MAX_EVIDENCE_PER_ADDRESS:
+            self._bytes.clear()
+        if (
+            self._kept.total() >= MAX_EVIDENCE
+            or self._kept[address] >= MAX_EVIDENCE_PER_ADDRESS
+            or self._bytes.total() + size > MAX_BYTES
+            or self._bytes[address] + size > MAX_BYTES_PER_ADDRESS
+        ):
             return False
         self._kept[address] += 1
+        self._bytes[address] += size
         return True
 
 

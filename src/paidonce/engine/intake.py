@@ -106,7 +106,8 @@ class Intake:
         provider = refused.source.provider.name
         if not refused.signature_valid:
             telemetry.INVALID_SIGNATURES.labels(provider).inc()
-            if not self._evidence.allows(unit_of(refused.request.remote_address or "")):
+            unit = unit_of(refused.request.remote_address or "")
+            if not self._evidence.allows(unit, len(refused.delivery.body)):
                 self._drop(refused)
                 return
         try:

@@ -135,6 +135,8 @@ def configure_logging() -> None:
     library = logging.StreamHandler(sys.stdout)
     library.setFormatter(_LibraryLines())
     logging.basicConfig(handlers=[library], level=logging.WARNING, force=True)
+    # It warns of each request that is no HTTP, and anybody can send those.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 
 def keep_quiet() -> None:

@@ -11,6 +11,17 @@ from paidonce.web.host_names import HostNames, is_host_name
 Network = IPv4Network | IPv6Network
 
 _MAPPED = "::ffff:"
+FORWARDED_FOR = "x-forwarded-for"
+
+
+def named_headers(lines: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers by their names. All lines of `X-Forwarded-For` count: a proxy may add its own."""
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in lines}
+    if len(headers) < len(lines) and FORWARDED_FOR in headers:
+        name = FORWARDED_FOR.encode()
+        hops = [value.decode("latin-1") for one, value in lines if one == name]
+        headers[FORWARDED_FOR] = ", ".join(hops)
+    return headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +52,7 @@ class Addresses:
             peer = _plain(peer)
         if peer is None or not self._trusted or not _within(peer, self._trusted):
             return peer
-        forwarded = headers.get("x-forwarded-for", "")
+        forwarded = headers.get(FORWARDED_FOR, "")
         for hop in reversed([part.strip() for part in forwarded.split(",")]):
             if parsed(hop) is None:
                 break
@@ -53,6 +64,15 @@ class Addresses:
     def is_trusted(self, address: str) -> bool:
         """Whether it is a proxy of ours."""
         return bool(self._trusted) and _within(address, self._trusted)
+
+    def is_named(self, address: str) -> bool:
+        """Whether the settings name it: a proxy of ours, or one that may deliver to some source."""
+        if self.is_trusted(address):
+            return True
+        return any(
+            _within(address, one.networks) or self.hosts.have(one.hosts, address)
+            for one in self._allowed.values()
+        )
 
     def may_deliver(self, source: str, address: str | None) -> bool:
         """Whether the source's allow-list, if it has one, holds the client's address."""

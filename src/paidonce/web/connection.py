@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from paidonce import telemetry
 from paidonce.crashpoints import Point, passing
+from paidonce.web.addresses import named_headers
 from paidonce.web.edge import PREFIX, SAMPLES, TOO_SLOW, Answer, Call, Edge, is_delivery
 from paidonce.web.problems import Problem
 
@@ -77,6 +78,11 @@ class GuardedConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._deadline_s = None
         super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """To what is no HTTP. It is counted, and not logged: that would be a line for each."""
+        telemetry.bound(telemetry.REQUESTS, "unknown", 400).inc()
+        super().send_400_response(msg)
 
     def is_answering(self) -> bool:
         """Whether an answer has begun that another one must not cut into."""
@@ -188,7 +194,7 @@ class DeliveryConnection(GuardedConnection):
         return is_delivery(self.url.partition(b"?")[0].decode("latin-1"))
 
     def _begin_delivery(self) -> None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
+        headers = named_headers(self.headers)
         path = self.url.partition(b"?")[0].decode("latin-1")
         peer = self.client[0] if self.client else None
         call = Call("POST", path, headers, peer, self.edge.new_id())

@@ -21,7 +21,7 @@ from paidonce.engine.items import Incoming, Request, Result, Source, Verdict
 from paidonce.errors import PaidonceError
 from paidonce.providers.contract import TEST_HEADER
 from paidonce.telemetry import logger
-from paidonce.web.addresses import Addresses
+from paidonce.web.addresses import Addresses, named_headers
 from paidonce.web.guard import Guard, suspicion_of
 from paidonce.web.problems import INTERNAL, Problem, problem_of
 
@@ -64,6 +64,7 @@ _HELD_FOR: Final[Mapping[str, tuple[str, Suspicion | None]]] = {
     "METHOD_NOT_ALLOWED": ("not_a_delivery", None),
     "UNSUPPORTED_MEDIA_TYPE": ("not_a_delivery", None),
     "TOO_LARGE": ("not_a_delivery", None),
+    "TEST_WEBHOOKS_REFUSED": ("test_refused", None),
 }
 """What is refused without a look at the body: its name in the log, and whether it adds risk."""
 
@@ -102,6 +103,16 @@ def is_delivery(path: str) -> bool:
     if not path.startswith(PREFIX) or path == f"{PREFIX}health":
         return False
     return not path.endswith(SAMPLES, len(PREFIX))
+
+
+def _is_news(verdict: Verdict) -> bool:
+    """Whether only its gateway can have sent it: whoever has captured a delivery can send it again,
+    and under another id if that is not signed.
+    """
+    decision = verdict.decision
+    if decision is None:
+        return verdict.result is not Result.DUPLICATE
+    return decision.payment is not None and decision.payment != decision.payment_before
 
 
 class Edge:
@@ -166,7 +177,9 @@ class Edge:
         except Exception:
             log.exception("edge_failed", request_id=call.id)
             return self._refusal(call, INTERNAL)
-        if source.provider.is_signed and verdict.result is not Result.DUPLICATE:
+        if not source.provider.is_signed:
+            self._guard.unsigned(call.address)
+        elif _is_news(verdict):
             self._guard.verified(call.address)
         assert verdict.event_id is not None
         assert isinstance(verdict.item, Incoming)
@@ -177,9 +190,7 @@ class Edge:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The same, for any ASGI server."""
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
+        headers = named_headers(scope["headers"])
         peer = scope["client"][0] if scope.get("client") else None
         call = Call(scope["method"], path_within(scope), headers, peer, self.new_id())
         answer = self.objection(call) or await self._answer_body(call, receive)
@@ -234,7 +245,8 @@ class Edge:
             if essence not in source.provider.content_types:
                 return _WRONG_TYPE
         length = call.headers.get("content-length", "0")
-        return self._too_large if len(length) > 18 or int(length) > self.max_body_bytes else None
+        is_long = not length.isdecimal() or len(length) > 18 or int(length) > self.max_body_bytes
+        return self._too_large if is_long else None
 
     def _accepted(self, source: Source, call: Call, said: tuple[str, bytes]) -> Answer:
         content_type, body = said

@@ -21,6 +21,10 @@ from paidonce.web.addresses import Addresses
 from paidonce.web.limits import Limit, OnHit, Standing
 from paidonce.web.problems import Problem
 
+STRANGERS: Final = "unverified"
+"""The limit of those who are not known."""
+FLOOD: Final = 10
+"""Whoever comes so many times his limit, and more, has no honest reason to."""
 UNKNOWN: Final = "unknown"
 """The provider, in metrics, of requests that name no source."""
 
@@ -74,14 +78,14 @@ class Guard:
     ) -> Problem | None:
         """Why a request is refused for who sends it, before its body is read."""
         unit = unit_of(address or "")
-        if self._reputation.is_banned(unit) and not self._addresses.is_trusted(address or ""):
+        if self._reputation.is_banned(unit) and not self._addresses.is_named(address or ""):
             self._log.note("banned_refused", unit, _name(source), request_id)
             telemetry.bound(telemetry.BANNED, _provider(source)).inc()
             return self._banned(unit, source)
-        standing = self._over(unit, source)
+        standing = self._over(address, unit, source)
         if standing is None:
             return None
-        if self._limits.unverified is not None and standing.policy == self._limits.unverified.name:
+        if standing.policy == STRANGERS and standing.refused > FLOOD * standing.quota:
             self._suspect(address, unit, Suspicion.INSISTENCE)
         self._log.note("rate_limited", unit, _name(source), request_id)
         telemetry.bound(telemetry.RATE_LIMITED, _provider(source)).inc()
@@ -104,6 +108,11 @@ class Guard:
             self._suspect(address, unit, suspicion)
         score = self._reputation.score(unit)
         self._log.note(action, unit, _name(source), request_id, score)
+
+    def unsigned(self, address: str | None) -> None:
+        """A delivery came that nobody signs: only asking tells whether it is the gateway's."""
+        if self._limits.unverified_known is not None:
+            self._limits.unverified_known.hit(unit_of(address or ""))
 
     def verified(self, address: str | None) -> None:
         """A delivery was verified, and it is not one that somebody has captured and sends again."""
@@ -136,12 +145,18 @@ class Guard:
             self._reputation.suspect(unit, suspicion)
 
     def _is_familiar(self, address: str | None, unit: str) -> bool:
-        return self._reputation.is_known(unit) or self._addresses.is_trusted(address or "")
+        """Whether it is known, or somebody has named it in the settings."""
+        known = self._reputation.is_known(unit)
+        return known or (address is not None and self._addresses.is_named(address))
 
-    def _over(self, unit: str, source: Source | None) -> Standing | None:
+    def _over(self, address: str | None, unit: str, source: Source | None) -> Standing | None:
         """Where somebody stands who has used up one of the limits; what counts all is counted."""
         limits = self._limits
-        if limits.unverified is not None and (over := limits.unverified.refusal(unit)):
+        if (
+            limits.unverified is not None
+            and (over := limits.unverified.refusal(unit))
+            and not self._is_familiar(address, unit)
+        ):
             return over
         if limits.unverified_known is not None and (over := limits.unverified_known.refusal(unit)):
             return over

@@ -1,5 +1,6 @@
 """Whether the service is well: for orchestrators, for people, and for Prometheus."""
 
+import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
@@ -59,6 +60,8 @@ def add_health(
 ) -> None:
     """Add the endpoints that need no key."""
 
+    measures = _Measures(operations)
+
     @api.get("/healthz", tags=["health"])
     async def healthz() -> dict[str, str]:
         """Whether the process answers."""
@@ -80,7 +83,7 @@ def add_health(
     @api.get("/metrics", tags=["health"], response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Prometheus metrics."""
-        told = telemetry.exposition(await _measured(operations))
+        told = telemetry.exposition(await measures.measured())
         return Response(told, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
@@ -103,6 +106,19 @@ async def _webhooks_health(
         response_time_ms=round((time.monotonic() - started_s) * 1000, 3),
         errors={name: telemetry.total(counter) for name, counter in _ERRORS.items()},
     )
+
+
+class _Measures:
+    """Asks the database for one at a time: whoever comes meanwhile is told the same."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+        self._asking: asyncio.Task[list[Metric]] | None = None
+
+    async def measured(self) -> list[Metric]:
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(_measured(self._operations))
+        return await asyncio.shield(self._asking)
 
 
 async def _measured(operations: Operations) -> list[Metric]:

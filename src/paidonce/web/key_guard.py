@@ -9,7 +9,7 @@ from fastapi import Request
 from paidonce.domain.addresses import unit_of
 from paidonce.engine.bounded import Bounded
 from paidonce.engine.security_log import SecurityLog
-from paidonce.web.addresses import Addresses
+from paidonce.web.addresses import Addresses, named_headers
 from paidonce.web.limits import Limit, Standing
 
 CLOSED_AT: Final = 10
@@ -36,7 +36,8 @@ class KeyGuard:
     def unit(self, request: Request) -> str:
         """Who asks."""
         peer = request.client.host if request.client else None
-        return unit_of(self._addresses.client(peer, request.headers) or "")
+        headers = named_headers(request.headers.raw)
+        return unit_of(self._addresses.client(peer, headers) or "")
 
     def refusal(self, unit: str, key: str) -> Standing | None:
         """Why a key is not even looked at, if it is not. One more attempt is counted then."""

@@ -25,6 +25,7 @@ class Standing:
     window_s: int
     remaining: int
     reset_s: int
+    refused: int = 0  # how often he came all the same
 
     def fields(self) -> tuple[tuple[str, str], ...]:
         """As header fields: draft-ietf-httpapi-ratelimit-headers-10, looked up in November 2026."""
@@ -37,6 +38,7 @@ class Standing:
 class _Window:
     ends_s: float
     count: int = 0
+    refused: int = 0
 
 
 class Limit:
@@ -58,6 +60,7 @@ class Limit:
         if window.ends_s <= time.monotonic():
             self._windows.pop(key, None)
             return None
+        window.refused += 1
         return self._standing(window)
 
     def hit(self, key: str) -> Standing:
@@ -96,4 +99,4 @@ class Limit:
     def _standing(self, window: _Window) -> Standing:
         left_s = max(math.ceil(window.ends_s - time.monotonic()), 1)
         remaining = max(self._quota - window.count, 0)
-        return Standing(self.name, self._quota, self.window_s, remaining, left_s)
+        return Standing(self.name, self._quota, self.window_s, remaining, left_s, window.refused)

@@ -1,12 +1,13 @@
 """Test webhooks: made and signed here, and then taken as if the gateway had sent them (OPS-6)."""
 
 import time
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict, StringConstraints
 from uuid_utils.compat import uuid7
 
+from paidonce.domain.addresses import parsed
 from paidonce.domain.events import PaymentEvent
 from paidonce.engine import items
 from paidonce.engine.intake import Intake
@@ -17,6 +18,11 @@ from paidonce.providers.samples import new_sample
 from paidonce.web.api.shapes import Reference, Text
 from paidonce.web.auth import ProblemError
 from paidonce.web.edge import NO_SOURCE, PREFIX, SAMPLES, TESTS_REFUSED, word_of
+from paidonce.web.problems import Problem
+
+TESTS_ARE_LOCAL: Final = Problem(
+    403, TESTS_REFUSED.code, "Test webhooks are made for callers on this machine only."
+)
 
 ExternalId = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")]
 
@@ -69,6 +75,8 @@ def add_sample_webhooks(
         of the gateway's is answered with the same status here. A gateway that has to be asked
         (PortOne) is asked about the payment that was named, and knows none that was made up.
         """
+        if not _is_local(request):
+            raise ProblemError(TESTS_ARE_LOCAL)
         wanted = intake.sources.get(source)
         if wanted is None:
             raise ProblemError(NO_SOURCE)
@@ -83,6 +91,15 @@ def add_sample_webhooks(
         api.post(path, tags=["webhooks"])(send_sample)
     else:
         api.post(path, include_in_schema=False)(refuse_sample)
+
+
+def _is_local(request: Request) -> bool:
+    """Whether somebody on this machine asks, and no page in his browser under another name."""
+    peer = parsed(request.client.host) if request.client else None
+    name = request.url.hostname or ""
+    host = parsed(name)
+    is_here = name == "localhost" or (host is not None and host.is_loopback)
+    return peer is not None and peer.is_loopback and is_here
 
 
 async def _sample(operations: Operations, source: items.Source, body: SampleWebhook) -> Sample:

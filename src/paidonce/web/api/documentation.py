@@ -35,7 +35,7 @@ ERRORS: Final = {
     503: "The database is away, or too much is waiting: send it again.",
 }
 _OF_DELIVERIES: Final = frozenset(ERRORS) - {405}
-_OF_SAMPLES: Final = frozenset({400, 401, 404, 409, 413, 503})
+_OF_SAMPLES: Final = frozenset({400, 401, 403, 404, 409, 413, 503})
 
 
 def add_to(api: FastAPI) -> None:
