@@ -154,6 +154,8 @@ def test_a_stale_delivery_is_taken_on_an_operators_word(shared: Shared) -> None:
     headers = {"content-type": "application/json", "stripe-signature": f"t={at},v1={sealed}"}
     assert service.request("POST", "/webhooks/stripe", body, headers).http == 401
     (evidence,) = items(service, "/events", error_code="TIMESTAMP_EXPIRED")
+    (listed,) = items(service, "/payments", applied="false", review="TIMESTAMP_EXPIRED")
+    assert listed["order"] == "late-1"
 
     done = _reprocess(service, evidence["id"])
 
@@ -163,6 +165,7 @@ def test_a_stale_delivery_is_taken_on_an_operators_word(shared: Shared) -> None:
     assert made["status"] == "PROCESSED"
     assert made["received_at"] == evidence["received_at"]
     assert service.api("GET", "/orders/late-1").json["status"] == "PAID"
+    assert items(service, "/payments", review="TIMESTAMP_EXPIRED") == []
     again = _reprocess(service, evidence["id"])["reprocessed"]
     assert (again["result"], again["event_id"]) == ("duplicate", made["id"])
 

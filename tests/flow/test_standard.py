@@ -162,6 +162,38 @@ def test_a_stale_delivery_is_refused_kept_and_claims_no_key(shared: Shared, late
     assert send(service, body, event_id=name).json["status"] == "success"
 
 
+def test_late_money_is_listed_and_counted_until_a_person_takes_it(shared: Shared) -> None:
+    """PRV-8 PAY-8 OBS-1 OBS-2: creating what it is for does not apply it; accepting it does."""
+    service = shared.service
+    labels = {"currency": "RUB", "reason": "TIMESTAMP_EXPIRED"}
+    counted = service.metric("payments_unapplied", **labels)
+    body = said("late-money", order="late-order")
+    assert is_problem(send(service, body, event_id="late-money", late_s=1_000), 401)
+
+    (payment,) = items(service, "/payments", applied="false", order="late-order")
+    assert (payment["review"], payment["captured"]) == ("TIMESTAMP_EXPIRED", "990.00")
+    assert service.metric("payments_unapplied", **labels) == counted + 1
+    assert service.metric("payments_review", reason="TIMESTAMP_EXPIRED") == counted + 1
+    (evidence,) = items(service, "/events", payment="late-money")
+    assert (evidence["error_code"], evidence["key"]) == ("TIMESTAMP_EXPIRED", None)
+    assert (evidence["order"], evidence["type"]) == ("late-order", "payment.succeeded")
+    (line,) = service.log_lines(webhook_event_id=evidence["id"])
+    assert (line["external_payment_id"], line["amount"]) == ("late-money", "990.00")
+
+    sold = {"reference": "late-order", "amount": "990.00", "currency": "RUB"}
+    assert service.api("POST", "/orders", sold).http == 201
+    named = f"/payments/{payment['id']}"
+    linked = service.api("POST", f"{named}/link", {"order": "late-order"})
+    assert (linked.http, linked.json["review"]) == (200, "TIMESTAMP_EXPIRED")
+    assert service.api("GET", "/orders/late-order").json["status"] == "PENDING"
+    accepted = service.api("POST", f"{named}/accept", {"reason": "the gateway has the money"})
+    assert (accepted.http, accepted.json["review"]) == (200, None)
+    assert service.api("GET", "/orders/late-order").json["status"] == "PAID"
+    assert service.metric("payments_unapplied", **labels) == counted
+    assert send(service, body, event_id="late-money").json["status"] == "success"
+    assert len(items(service, "/payments", order="late-order")) == 1
+
+
 def test_a_captured_stale_delivery_fills_no_disk_and_many_of_an_outage_are_all_kept(
     shared: Shared,
 ) -> None:

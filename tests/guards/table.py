@@ -666,7 +666,7 @@ GUARDS: Final = (
     Guard(
         "the count of faults",
         "RET-1",
-        "engine/batch.py",
+        "engine/attempts.py",
         "min(self.faults + is_fault, MAX_ATTEMPTS)",
         "self.faults",
         f"{_WORKER}a_fault_of_ours_is_tried_as_often_as_the_policy_says",
@@ -675,7 +675,7 @@ GUARDS: Final = (
     Guard(
         "waiting as no fault",
         "RET-1",
-        "engine/batch.py",
+        "engine/attempts.py",
         "is_fault = outcome.status is EventStatus.FAILED_RETRYABLE and not _waits(outcome)",
         "is_fault = outcome.status is EventStatus.FAILED_RETRYABLE",
         f"{_WORKER}having_waited_for_others_uses_up_no_attempt_at_faults",

@@ -263,7 +263,10 @@ def test_a_time_further_away_than_five_minutes_is_refused(
     sent = sale.late(seconds).told()
     assert is_refused(merchant.send(sent), source, "TIMESTAMP_EXPIRED")
     assert is_on_record(merchant, sent, "TIMESTAMP_EXPIRED", signed=True)
-    assert is_untouched(merchant, sale)
+    assert not merchant.is_given(sale)
+    payment = merchant.payment(sale)
+    assert (payment["applied_at"], payment["review"]) == (None, "TIMESTAMP_EXPIRED")
+    assert (merchant.order(sale)["status"], merchant.order(sale)["paid_at"]) == ("PENDING", None)
     fresh = sale.late(0)
     assert merchant.send(fresh.told()).http == 200
     assert merchant.is_given(sale)

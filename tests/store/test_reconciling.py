@@ -40,6 +40,7 @@ from tests.gateways.portone import (
 )
 from tests.providers.cases.standard import whsec
 from tests.store.batches import Plain, Stage
+from tests.store.test_stale_money import late
 
 PRICE: Final = 10_000
 SINCE: Final = datetime.fromtimestamp(PAID_AT, UTC) - timedelta(hours=1)
@@ -77,6 +78,12 @@ class Korea:
         items = [self._told(one) for one in payments]
         for first in range(0, len(items), 100):
             await settler.settle(items[first : first + 100])
+        await settler.close()
+
+    async def hear_late(self, *payments: Payment) -> None:
+        """The same of webhooks that came too late."""
+        settler = Settler(self.shop.database, self.shop.rules)
+        await settler.settle([late(self._told(one)) for one in payments])
         await settler.close()
 
     def _told(self, payment: Payment) -> Incoming:
@@ -164,6 +171,26 @@ def canceled(payment: Payment, amount_minor: int) -> Payment:
 
 def found(report: ReconciliationDetail) -> dict[str, tuple[str, str | None, bool]]:
     return {one.external_payment_id: (one.kind, one.resolution, one.new) for one in report.findings}
+
+
+async def test_what_came_too_late_is_applied_when_the_gateway_still_says_so(korea: Korea) -> None:
+    """PAY-9 PRV-8: the books are as good as a delivery in time; what they lack stays listed."""
+    known, unknown = paid("late"), paid("unknown")
+    await korea.order("late", "unknown")
+    korea.gateway.add(known)
+    await korea.hear_late(known, unknown)
+    report = await korea.reconcile(dry_run=True)
+    assert found(report) == {
+        "late": ("behind", None, True),
+        "unknown": ("missing_there", None, True),
+    }
+    assert await korea.applied() == 0
+    report = await korea.reconcile()
+    assert found(report)["late"] == ("behind", "repaired", False)
+    assert await korea.applied() == 1
+    assert (await korea.shop.payment("late"))["is_stale"] is False
+    assert (await korea.shop.payment("unknown"))["review"] == "TIMESTAMP_EXPIRED"
+    assert found(await korea.reconcile()).keys() == {"unknown"}
 
 
 @both_versions

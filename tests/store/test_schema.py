@@ -292,6 +292,7 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
         "payments_period",
         {"subscription_id": OTHER_ID, "period_start": NOW, "period_end": NOW},
     ),
+    ("payments", "payments_stale_is_not_applied", {"is_stale": True, "applied_at": NOW}),
     ("payments", "payments_version", {"version": 0}),
     ("subscriptions", "subscriptions_status", {"status": "PAUSED"}),
     ("subscriptions", "subscriptions_active_ends", {"current_period_end": None}),

@@ -90,9 +90,11 @@ class World:
         return None if payment_id is None else self.payments[payment_id]
 
 
-def heard(world: World, event: PaymentEvent, *, link_by_email: bool = True) -> World:
+def heard(
+    world: World, event: PaymentEvent, *, link_by_email: bool = True, is_stale: bool = False
+) -> World:
     """The world after an event. What always has to be true is checked."""
-    return heard_and_decided(world, event, link_by_email=link_by_email)[0]
+    return heard_and_decided(world, event, link_by_email=link_by_email, is_stale=is_stale)[0]
 
 
 def heard_and_decided(
@@ -101,10 +103,11 @@ def heard_and_decided(
     *,
     source: SourceId = SOURCE,
     link_by_email: bool = True,
+    is_stale: bool = False,
 ) -> tuple[World, Decision]:
     """The world after an event, and what was decided."""
     state = world.state()
-    arrived = Arrived(source, event, world.now, link_by_email)
+    arrived = Arrived(source, event, world.now, link_by_email, is_stale=is_stale)
     decision = decide(state, arrived, world.now)
     return _after(world, state, decision), decision
 
@@ -198,6 +201,8 @@ def _check_payment(world: World, payment: Payment) -> None:
     assert 0 <= payment.reversed_minor <= payment.applied_minor <= payment.facts.captured_minor
     if payment.applied_at is None:
         assert payment.applied_minor == 0
+    else:
+        assert not payment.facts.is_stale, "what came too late is never applied by itself"
 
 
 def _check_order(world: World, order: Order) -> None:

@@ -60,19 +60,29 @@ facts = st.builds(
 )
 
 
-@given(facts, facts)
+def in_time_or_not(known: Facts, is_stale: bool) -> Facts:
+    """The facts, their money known in time or too late. When it was paid is known with the sum."""
+    has_money = known.captured is not None
+    paid_at = known.paid_at if has_money else None
+    return replace(known, paid_at=paid_at, is_stale=is_stale and has_money)
+
+
+timed_facts = st.builds(in_time_or_not, facts, st.booleans())
+
+
+@given(timed_facts, timed_facts)
 def test_merging_is_commutative(one: Facts, other: Facts) -> None:
     """PAY-2"""
     assert merge(one, other) == merge(other, one)
 
 
-@given(facts, facts, facts)
+@given(timed_facts, timed_facts, timed_facts)
 def test_merging_is_associative(one: Facts, other: Facts, third: Facts) -> None:
     """PAY-2"""
     assert merge(merge(one, other), third) == merge(one, merge(other, third))
 
 
-@given(facts, facts)
+@given(timed_facts, timed_facts)
 def test_merging_is_idempotent(one: Facts, other: Facts) -> None:
     """PAY-2"""
     assert merge(one, one) == one
@@ -80,7 +90,7 @@ def test_merging_is_idempotent(one: Facts, other: Facts) -> None:
     assert merge(both, other) == merge(both, one) == both
 
 
-@given(facts)
+@given(timed_facts)
 def test_knowing_nothing_adds_nothing(one: Facts) -> None:
     """PAY-2"""
     assert merge(one, Facts()) == merge(Facts(), one) == one
@@ -98,6 +108,18 @@ def test_merged_facts_only_grow(one: Facts, other: Facts) -> None:
     for name in ("disputed_at", "dispute_won_at"):
         known = [time for time in (getattr(one, name), getattr(other, name)) if time]
         assert getattr(both, name) == max(known, default=None)
+
+
+@given(timed_facts, timed_facts)
+def test_money_that_was_told_in_time_outweighs_what_came_too_late(one: Facts, other: Facts) -> None:
+    """PAY-2 PRV-8: whatever the sum; what came too late is all that is known, or does not count."""
+    both = merge(one, other)
+    in_time = [each for each in (one, other) if each.is_told_in_time]
+    told = in_time or [each for each in (one, other) if each.is_stale]
+    assert both.is_told_in_time == bool(in_time)
+    assert both.is_stale == (bool(told) and not in_time)
+    assert both.captured == max((each.captured for each in told if each.captured), default=None)
+    assert both.paid_at == min((each.paid_at for each in told if each.paid_at), default=None)
 
 
 def test_a_refund_of_what_is_known_to_be_paid_brings_no_currency() -> None:

@@ -30,9 +30,9 @@ BOTH_NAMES = replace(PENDING, ids=(*PAYMENT, ExternalId("charge", "c-1")))
 Marked = tuple[PaymentEvent, bool]
 
 
-def lived(events: Sequence[Marked]) -> Payment:
+def lived(events: Sequence[Marked], with_user: bool = False) -> Payment:
     """The payment after these events, each made for a test or not."""
-    state = Life(with_user=False).state
+    state = Life(with_user).state
     for event, is_test in events:
         arrived = Arrived(SOURCE, event, NOW, link_by_email=True, is_test=is_test)
         state.remember(decide(state, arrived, NOW))
@@ -51,6 +51,7 @@ def test_a_payment_is_a_test_while_every_event_of_it_is_in_every_order(
     for marks in product([True, False], repeat=len(said)):
         for order in permutations(zip(said, marks, strict=True)):
             assert lived(order).is_test is all(marks), order
+            assert lived(order, with_user=True).is_test is all(marks), order
 
 
 @given(facts, facts, st.booleans(), st.booleans())

@@ -307,11 +307,10 @@ def _missing(payment: Payment) -> Code | None:
     return Code.PAYMENT_MISSING if facts.captured_minor == 0 and is_back else None
 
 
-def _marked(payment: Payment) -> Code | None:
+def _marked(payment: Payment) -> Reason | None:
     """What a person should look at whatever else is the matter."""
-    if payment.is_contested:
-        return Code.LINK_CONFLICT
-    return Code.REFUND_WANTED if payment.is_for_refund else None
+    barred = _barred(payment)
+    return barred.code if barred else None
 
 
 def _wrong_sum(payment: Payment, price: Money) -> Reason | None:
@@ -329,6 +328,8 @@ def _barred(payment: Payment) -> Problem | None:
         return Problem(Code.LINK_CONFLICT, "its events disagree on what it is for")
     if payment.is_for_refund:
         return Problem(Code.REFUND_WANTED, "it is to be returned")
+    if payment.facts.is_stale:
+        return Problem(Code.TIMESTAMP_EXPIRED, "all that told of the money came too late")
     return None
 
 

@@ -37,6 +37,8 @@ class Arrived:
     """Why the user's own code does not let the payment be applied, or reversed, now."""
     is_test: bool = False
     """Whether we made the delivery ourselves, to try something."""
+    is_stale: bool = False
+    """Whether the delivery was refused because it came too late: then it says what was paid."""
 
 
 def decide(state: State, arrived: Arrived, now: datetime) -> Decision:
@@ -45,11 +47,18 @@ def decide(state: State, arrived: Arrived, now: datetime) -> Decision:
     if isinstance(event, Ignored):
         return Decision(Outcome(EventStatus.IGNORED, event.code, event.reason))
     known = state.payments_known_as(arrived.source_id, event.ids)
+    if arrived.is_stale and any(one.facts.is_told_in_time for one in known):
+        return Decision(PROCESSED)  # it has nothing to add to what came in time
     if known:
         return _heard_again(state, known, arrived, event, now)
     payment_id = PaymentId(state.new_id())
     payment = first_heard(
-        payment_id, arrived.source_id, event, arrived.received_at, arrived.is_test
+        payment_id,
+        arrived.source_id,
+        event,
+        arrived.received_at,
+        arrived.is_test,
+        arrived.is_stale,
     )
     decision = _applied(state, None, payment, arrived, event, now)
     return _with_outcome_of(event, arrived.held, None, decision)
@@ -67,7 +76,9 @@ def _heard_again(
         payment = joined(payment, other, arrived.link_by_email)
     own = {before.id, *(one.id for one in absorbed)}
     ids = tuple(one for one in event.ids if _leads_to(state, before.source_id, one, own))
-    payment = with_event(payment, ids, event, arrived.received_at, arrived.link_by_email)
+    payment = with_event(
+        payment, ids, event, arrived.received_at, arrived.link_by_email, arrived.is_stale
+    )
     payment = replace(
         payment,
         is_contested=payment.is_contested or bool(rivals),

@@ -41,7 +41,7 @@ class PaymentStatus(StrEnum):
 class Facts:
     """All that is known of a payment. Each field is merged by a rule that only lets it grow."""
 
-    captured: Money | None = None  # the largest seen
+    captured: Money | None = None  # the largest seen in time, or if there is none, too late
     refund_total_minor: int = 0  # the largest cumulative total seen
     refunds: Mapping[str, int] = field(default_factory=dict)  # distinct refunds by their ids
     refund_currency: str | None = None  # of what was refunded before it was known to be paid
@@ -53,6 +53,12 @@ class Facts:
     processing_at: datetime | None = None
     disputed_at: datetime | None = None  # of disputes: the latest seen
     dispute_won_at: datetime | None = None
+    is_stale: bool = False  # what was captured is known only from deliveries that came too late
+
+    @property
+    def is_told_in_time(self) -> bool:
+        """Whether a delivery that came in time has told of money."""
+        return self.captured is not None and not self.is_stale
 
     @property
     def captured_minor(self) -> int:
@@ -146,11 +152,12 @@ class Payment:
         return self.applied_at is not None and self.reversed_minor < self.applied_minor
 
 
-def facts_of(event: PaymentEvent, received_at: datetime) -> Facts:
+def facts_of(event: PaymentEvent, received_at: datetime, is_stale: bool = False) -> Facts:
     """What one event adds to what is known. An event without a time happened when it arrived."""
     at = event.occurred_at or received_at
     if event.says is Says.PAID and event.refunded is None and event.refund is None:
-        return Facts(captured=event.amount, paid_at=_paid_at(event, at))
+        return Facts(captured=event.amount, paid_at=_paid_at(event, at), is_stale=is_stale)
+    assert not is_stale, "of what comes too late, only that it was paid is remembered"
     facts = _facts_of_money(event, at)
     match event.says:
         case Says.PENDING | Says.PAID | Says.REFUNDED:
@@ -172,7 +179,12 @@ def facts_of(event: PaymentEvent, received_at: datetime) -> Facts:
 
 
 def merge(one: Facts, other: Facts) -> Facts:
-    """Both together. Commutative, associative, idempotent."""
+    """Both together. Commutative, associative, idempotent.
+
+    Of money, what was told in time outweighs what came too late, and then the larger sum the less.
+    """
+    if one.is_stale != other.is_stale:
+        one, other = _outweighed(one, other), _outweighed(other, one)
     captured = _larger(one.captured, other.captured)
     refund_currency = _larger_text(one.refund_currency, other.refund_currency)
     return Facts(
@@ -188,6 +200,7 @@ def merge(one: Facts, other: Facts) -> Facts:
         processing_at=_earlier(one.processing_at, other.processing_at),
         disputed_at=_later(one.disputed_at, other.disputed_at),
         dispute_won_at=_later(one.dispute_won_at, other.dispute_won_at),
+        is_stale=one.is_stale or other.is_stale,
     )
 
 
@@ -205,13 +218,14 @@ def first_heard(
     event: PaymentEvent,
     received_at: datetime,
     is_test: bool = False,
+    is_stale: bool = False,
 ) -> Payment:
     """A payment of which this event is the first word."""
     return Payment(
         id=payment_id,
         source_id=source_id,
         ids=event.ids,
-        facts=facts_of(event, received_at),
+        facts=facts_of(event, received_at, is_stale),
         order=event.order,
         email=event.email,
         plan_id=event.plan_id,
@@ -225,6 +239,7 @@ def with_event(
     event: PaymentEvent,
     received_at: datetime,
     link_by_email: bool,
+    is_stale: bool = False,
 ) -> Payment:
     """The payment after it has heard of the event, under these ids.
 
@@ -238,7 +253,7 @@ def with_event(
     return replace(
         payment,
         ids=payment.ids + tuple(one for one in ids if one not in payment.ids),
-        facts=merge(payment.facts, facts_of(told, received_at)),
+        facts=merge(payment.facts, facts_of(told, received_at, is_stale)),
         order=payment.order if _is_bound(payment) else payment.order or event.order,
         email=payment.email or event.email,
         plan_id=payment.plan_id or event.plan_id,
@@ -336,6 +351,13 @@ def _facts_of_money(event: PaymentEvent, at: datetime) -> Facts:
         refund_currency=told.currency if told and not event.amount else None,
         refunded_at=at if is_refund else None,
     )
+
+
+def _outweighed(one: Facts, other: Facts) -> Facts:
+    """The one without the money that it knows of too late, if the other knows of it in time."""
+    if not (one.is_stale and other.is_told_in_time):
+        return one
+    return replace(one, captured=None, paid_at=None, is_stale=False)
 
 
 def _paid_at(event: PaymentEvent, at: datetime) -> datetime | None:

@@ -49,6 +49,7 @@ def _says_less(one: Facts, other: Facts) -> bool:
         one.captured_minor < other.captured_minor
         or one.refunded_minor < other.refunded_minor
         or (one.canceled_at is None and other.canceled_at is not None)
+        or (one.is_stale and other.is_told_in_time)
     )
 
 

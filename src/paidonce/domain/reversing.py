@@ -65,7 +65,7 @@ def _without_money(
 
 def _can_pay(payment: Payment, order: Order) -> bool:
     is_free = payment.applied_at is None and payment.holds_money
-    is_barred = payment.is_contested or payment.is_for_refund
+    is_barred = payment.is_contested or payment.is_for_refund or payment.facts.is_stale
     return is_free and not is_barred and order.is_payable_by(payment)
 
 

@@ -1,6 +1,5 @@
 """One call of `settle` in memory: what was loaded, what is decided, what is to be written."""
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
@@ -34,6 +33,7 @@ from paidonce.domain.state import Applied, Decision, State
 from paidonce.domain.subscriptions import Subscription
 from paidonce.domain.tally import Tally
 from paidonce.domain.wallets import Wallet
+from paidonce.engine.attempts import Tried, result_of
 from paidonce.engine.items import (
     MAX_MESSAGE,
     Incoming,
@@ -49,7 +49,6 @@ from paidonce.engine.items import (
 )
 from paidonce.engine.names import waiting_digest
 from paidonce.engine.noticing import Noticed
-from paidonce.engine.retry import WAITS_FOR_OTHERS
 from paidonce.engine.rows import applied_message, event_row, finished_row, reversed_message
 from paidonce.errors import NotFoundError
 from paidonce.providers.contract import FINGERPRINT_VERSION, Thin
@@ -59,8 +58,6 @@ from paidonce.telemetry import logger
 
 log = logger(__name__)
 
-MAX_ATTEMPTS: Final = 32_767
-"""More are not counted: each redelivery of an event that waits is one."""
 BUSY_DELAY: Final = timedelta(milliseconds=50)
 """After how long an event whose row was locked is due again."""
 
@@ -144,7 +141,7 @@ class Batch:
             self._busy_keys.add(name)
             return Verdict(item, Result.BUSY, None)
         decision = self._decide(item)
-        tried = _Tried(item.delivery.received_at).again(decision.outcome)
+        tried = Tried(item.delivery.received_at).again(decision.outcome)
         outcome = self._given_up(decision.outcome, tried)
         key = KnownKey(item.event_id, item.identity.fingerprint, FINGERPRINT_VERSION)
         self._first_of_key[name] = key
@@ -154,7 +151,7 @@ class Batch:
         if outcome.status not in _HAPPY:
             self._audit_attempt(item.event_id, outcome, tried.attempts)
         self._schedule(item, outcome, decision.awaits, tried)
-        return Verdict(item, _result(outcome), item.event_id, outcome, decision)
+        return Verdict(item, result_of(outcome), item.event_id, outcome, decision)
 
     def _judge_repeated(self, item: Incoming, known: KnownKey) -> Verdict:
         """Same key: the same meaning is a duplicate, another one contradicts the first."""
@@ -175,11 +172,14 @@ class Batch:
         return Verdict(item, Result.CONFLICT, item.event_id, outcome)
 
     def _judge_refused(self, item: Refused) -> Verdict:
+        if self._is_busy(item):
+            return Verdict(item, Result.BUSY, None)
+        decision = self._decide_stale(item)
         message = str(item.refusal)[:MAX_MESSAGE]
         outcome = Outcome(EventStatus.FAILED_FINAL, Code(item.refusal.code), message)
         self._changes.events.append(event_row(item, outcome, 0, self._now))
         self._tally.received(tally_key(item), outcome.status)
-        return Verdict(item, Result.FAILED_FINAL, item.event_id, outcome)
+        return Verdict(item, Result.FAILED_FINAL, item.event_id, outcome, decision)
 
     def _judge_waiting(self, item: Waiting) -> Verdict:
         if item.preset is None and self._is_busy(item):
@@ -187,7 +187,7 @@ class Batch:
             self._queue(soon, item, item.faults, item.waits_on)
             return Verdict(item, Result.BUSY, item.event_id)
         decision = self._decide(item)
-        tried = _Tried(item.received_at, item.attempts, item.faults).again(decision.outcome)
+        tried = Tried(item.received_at, item.attempts, item.faults).again(decision.outcome)
         outcome = self._given_up(decision.outcome, tried)
         row = finished_row(item.event_id, outcome, tried.attempts, self._now)
         self._changes.finished.append(row)
@@ -195,7 +195,7 @@ class Batch:
         if tried.attempts > 1 or outcome.status not in _HAPPY:
             self._audit_attempt(item.event_id, outcome, tried.attempts)
         self._schedule(item, outcome, decision.awaits, tried)
-        return Verdict(item, _result(outcome), item.event_id, outcome, decision)
+        return Verdict(item, result_of(outcome), item.event_id, outcome, decision)
 
     def _judge_revisit(self, item: Revisit) -> Verdict:
         if item.payment_id in self._loaded.busy_payments:
@@ -213,10 +213,10 @@ class Batch:
         terms = Terms(linked.facts.captured, by_email, item.held.problem if item.held else None)
         decision = apply(self._state, payment, linked, terms, self._now)
         self._remember(decision)
-        return Verdict(item, _result(decision.outcome), None, decision.outcome, decision)
+        return Verdict(item, result_of(decision.outcome), None, decision.outcome, decision)
 
     def _decide(self, item: Incoming | Waiting) -> Decision:
-        """What the event does. A fault of ours is that event's failure and nobody else's."""
+        """What the event does."""
         if item.preset is not None:
             return Decision(item.preset)
         if isinstance(item.event, Thin):
@@ -226,10 +226,31 @@ class Batch:
         by_email = item.source.link_by_email
         is_test = item.request.is_test
         arrived = Arrived(item.source.id, item.event, received_at, by_email, held, is_test)
+        return self._hear(item.event_id, arrived)
+
+    def _decide_stale(self, item: Refused) -> Decision | None:
+        """What a delivery that came too late leaves behind: money that is known, and not applied.
+
+        Nothing, when it tells of none, or its event came in time as well.
+        """
+        if item.event is None or item.key in self._first_of_key:
+            return None
+        arrived = Arrived(
+            item.source.id,
+            item.event,
+            item.delivery.received_at,
+            item.source.link_by_email,
+            is_test=item.request.is_test,
+            is_stale=True,
+        )
+        return self._hear(item.event_id, arrived)
+
+    def _hear(self, event_id: EventId, arrived: Arrived) -> Decision:
+        """What is decided. A fault of ours is that event's failure and nobody else's."""
         try:
             decision = decide(self._state, arrived, self._now)
         except Exception:
-            log.exception("decide_failed", webhook_event_id=str(item.event_id))
+            log.exception("decide_failed", webhook_event_id=str(event_id))
             fault = "deciding failed; the log has the details"
             return Decision(Outcome(EventStatus.FAILED_RETRYABLE, Code.INTERNAL, fault))
         self._remember(decision)
@@ -287,7 +308,7 @@ class Batch:
         self._changes.wakes += map(waiting_digest, names)
 
     def _schedule(
-        self, item: Incoming | Waiting, outcome: Outcome, awaits: str | None, tried: "_Tried"
+        self, item: Incoming | Waiting, outcome: Outcome, awaits: str | None, tried: Tried
     ) -> None:
         if outcome.status is EventStatus.VALIDATED:
             self._queue(self._now, item, tried.faults, None)
@@ -296,7 +317,7 @@ class Batch:
             self._queue(run_at, item, tried.faults, waiting_digest(awaits) if awaits else None)
             self._audit(item.event_id, "retry_scheduled", run_at=run_at.isoformat())
 
-    def _delay(self, item: Incoming | Waiting, code: Reason, tried: "_Tried") -> timedelta:
+    def _delay(self, item: Incoming | Waiting, code: Reason, tried: Tried) -> timedelta:
         asked = item.held.after if isinstance(item, Waiting) and item.held else None
         return self._rules.retry.delay(code, tried.times(code)) if asked is None else asked
 
@@ -306,7 +327,7 @@ class Batch:
         row = (run_at, item.event_id, faults, waits_on, item.lane, item.source.id)
         self._changes.due.append(row)
 
-    def _given_up(self, outcome: Outcome, tried: "_Tried") -> Outcome:
+    def _given_up(self, outcome: Outcome, tried: Tried) -> Outcome:
         """The outcome, or a dead letter when it is not worth another attempt."""
         if outcome.status is not EventStatus.FAILED_RETRYABLE or outcome.code is None:
             return outcome
@@ -315,7 +336,7 @@ class Batch:
             return outcome
         return Outcome(EventStatus.DEAD_LETTER, outcome.code, outcome.message)
 
-    def _is_busy(self, item: Incoming | Waiting) -> bool:
+    def _is_busy(self, item: Incoming | Refused | Waiting) -> bool:
         event, loaded = item.event, self._loaded
         if loaded.is_quiet or not isinstance(event, PaymentEvent):
             return False
@@ -356,46 +377,3 @@ class Batch:
     ) -> None:
         said = orjson.dumps(details).decode()
         self._changes.audit.append((self._now, event_id, None, action, success, said))
-
-
-@dataclass(frozen=True, slots=True)
-class _Tried:
-    """How often an event was tried: in all, and in vain for a fault of ours."""
-
-    received_at: datetime
-    attempts: int = 0
-    faults: int = 0
-
-    def again(self, outcome: Outcome) -> "_Tried":
-        """The count after an attempt with this outcome; being stored for later is none."""
-        if outcome.status is EventStatus.VALIDATED:
-            return self
-        is_fault = outcome.status is EventStatus.FAILED_RETRYABLE and not _waits(outcome)
-        attempts = min(self.attempts + 1, MAX_ATTEMPTS)
-        return _Tried(self.received_at, attempts, min(self.faults + is_fault, MAX_ATTEMPTS))
-
-    def times(self, code: Reason) -> int:
-        """How many of the attempts ended like the last one, which had this code."""
-        return self.attempts - self.faults if code in WAITS_FOR_OTHERS else self.faults
-
-
-def _waits(outcome: Outcome) -> bool:
-    return outcome.code in WAITS_FOR_OTHERS
-
-
-_RESULTS: Final = {
-    EventStatus.PROCESSED: Result.PROCESSED,
-    EventStatus.IGNORED: Result.IGNORED,
-    EventStatus.FAILED_FINAL: Result.FAILED_FINAL,
-    EventStatus.FAILED_RETRYABLE: Result.FAILED_RETRYABLE,
-    EventStatus.DEAD_LETTER: Result.DEAD_LETTER,
-    EventStatus.RECEIVED: Result.ACCEPTED,
-    EventStatus.VALIDATED: Result.ACCEPTED,
-}
-
-
-def _result(outcome: Outcome) -> Result:
-    is_away = outcome.code is Code.PROVIDER_UNREACHABLE
-    if outcome.status is EventStatus.FAILED_RETRYABLE and _waits(outcome) and not is_away:
-        return Result.UNLINKED
-    return _RESULTS[outcome.status]

@@ -213,10 +213,8 @@ class Group:
 
 
 def _touches(item: Arrival) -> frozenset[Hashable]:
-    if isinstance(item, Refused):
-        return frozenset()
     if not isinstance(item.event, PaymentEvent):
-        return frozenset((item.key,))
+        return frozenset((item.key,)) - {None}
     event = item.event
     whom = event.order or (email_key(event.email) if event.email else None)
     return frozenset((item.key, whom, *event.ids)) - {None}

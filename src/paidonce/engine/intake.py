@@ -11,7 +11,7 @@ from uuid_utils.compat import uuid7
 from paidonce import telemetry
 from paidonce.crashpoints import Point, passing
 from paidonce.domain.addresses import unit_of
-from paidonce.domain.events import DEFERRED, EventId, PaymentEvent
+from paidonce.domain.events import DEFERRED, EventId, PaymentEvent, Says
 from paidonce.engine.confirming import Approver
 from paidonce.engine.evidence import EvidenceLimit, StaleLimit
 from paidonce.engine.group import Group
@@ -134,11 +134,9 @@ class Intake:
         if not self._stale.allows(digest):
             self._drop(refused)
             return
-        askable = _askable(refused, digest)
         try:
-            if askable is not None:
-                await self._group.submit(askable)
-            await self._group.submit(refused)
+            for item in _stale_items(refused, digest):
+                await self._group.submit(item)
         except BaseException:
             self._stale.forget(digest)
             raise
@@ -154,22 +152,31 @@ def _refusal(error: Exception, is_authentic: bool, request: Request) -> RefusedE
     return InvalidSignatureError("it could not be verified; the log has the details")
 
 
-def _askable(refused: Refused, digest: bytes) -> Incoming | None:
-    """What is stale as an event whose gateway can be asked: what that says is not stale (PRV-8).
+def _stale_items(refused: Refused, digest: bytes) -> list[Incoming | Refused]:
+    """What is kept of a stale delivery: evidence, with the money that it tells of (PRV-8).
 
-    It has a key of its own, so that it does not stand for what the gateway sends in time.
+    Where the gateway can be asked, it is, since what that says is not stale. That question has a
+    key of its own, so that it does not stand for what the gateway sends in time.
     """
     source, delivery = refused.source, refused.delivery
     try:
         event = source.provider.translate(delivery)
         identity = source.provider.identify(delivery)
     except Exception:
-        return None  # it is refused anyway
-    if not isinstance(event, Thin):
-        return None
-    key = (source.id, digest)
-    item = Incoming(refused.event_id, source, refused.request, delivery, identity, key, event)
-    return _renamed(item, f"stale:{digest.hex()}")
+        return [refused]  # it is refused anyway
+    if isinstance(event, Thin):
+        key = (source.id, digest)
+        item = Incoming(refused.event_id, source, refused.request, delivery, identity, key, event)
+        return [_renamed(item, f"stale:{digest.hex()}"), refused]
+    if isinstance(event, PaymentEvent) and _tells_only_of_money(event):
+        return [replace(refused, identity=identity, event=event)]
+    return [refused]
+
+
+def _tells_only_of_money(event: PaymentEvent) -> bool:
+    """Whether it says what was paid. What went back is left to what comes in time."""
+    is_paid = event.says is Says.PAID and event.amount is not None
+    return is_paid and event.refunded is None and event.refund is None
 
 
 def _renamed(item: Incoming, key: str) -> Incoming:

@@ -25,7 +25,7 @@ from paidonce.domain.tally import TallyKey
 from paidonce.engine.handlers import NO_HANDLERS, Handlers, Held
 from paidonce.engine.retry import RetryPolicy
 from paidonce.errors import ConflictError, RefusedError
-from paidonce.providers.contract import Delivery, Identity, Provider, Thin
+from paidonce.providers.contract import Delivery, Identity, Provider, Thin, key_digest
 from paidonce.store.due import Lane
 from paidonce.store.notices import Telling
 from paidonce.store.rows import KeyName
@@ -94,7 +94,11 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Refused:
-    """A delivery that is kept as evidence only. It claims no key."""
+    """A delivery that is kept as evidence. It claims no key.
+
+    One that is authentic, but came too late to be believed alone, may tell of money: then it has an
+    event. The money is recorded, and not applied.
+    """
 
     event_id: EventId
     source: Source
@@ -102,6 +106,15 @@ class Refused:
     delivery: Delivery
     refusal: RefusedError
     signature_valid: bool
+    identity: Identity | None = None
+    event: PaymentEvent | None = None
+
+    @property
+    def key(self) -> KeyName | None:
+        """The key that its event would have claimed in time."""
+        if self.identity is None:
+            return None
+        return self.source.id, key_digest(self.identity.key)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,6 +173,7 @@ def linked_as(payment: Payment, link: Link) -> Payment:
         payment = replace(payment, order=None, user_id=link.user_id)
     return replace(
         payment,
+        facts=replace(payment.facts, is_stale=payment.facts.is_stale and not link.is_accepted),
         is_contested=payment.is_contested and not link.is_accepted,
         is_accepted=payment.is_accepted or link.is_accepted,
         is_for_refund=link.is_for_refund or (payment.is_for_refund and not link.is_accepted),

@@ -15,7 +15,7 @@ from paidonce.domain.money import Money, format_minor
 from paidonce.domain.notices import NoticeKind, kind_of_outcome, kind_of_reason
 from paidonce.domain.payments import Payment
 from paidonce.domain.state import Decision
-from paidonce.engine.items import Incoming, Item, Refused, Result, Rules, Verdict, Waiting
+from paidonce.engine.items import Incoming, Item, Refused, Result, Revisit, Rules, Verdict, Waiting
 from paidonce.store.notices import Notice
 from paidonce.store.rows import Row
 from paidonce.store.settlement import Loaded
@@ -109,7 +109,7 @@ class Noticed:
             kind=kind,
             at=self._now,
             source=self._name_of(payment),
-            event_id=item.event_id if isinstance(item, Incoming | Waiting) else None,
+            event_id=None if isinstance(item, Revisit) else item.event_id,
             payment_id=payment.id,
             details=_clean({"code": review, "message": message} | _said(item, payment)),
             not_before=self._now + PAYMENT_DELAY if is_later else None,
@@ -145,8 +145,8 @@ def _is_usual(verdict: Verdict) -> bool:
 
 def _said(item: Item, payment: Payment | None) -> dict[str, object]:
     """What a person needs to find it: the gateway's id, the order, the sum, whose it is."""
-    identity = item.identity if isinstance(item, Incoming | Waiting) else None
-    event = item.event if isinstance(item, Incoming | Waiting) else None
+    identity = None if isinstance(item, Revisit) else item.identity
+    event = None if isinstance(item, Revisit) else item.event
     paid = event.amount if isinstance(event, PaymentEvent) else None
     email = event.email if isinstance(event, PaymentEvent) else None
     order = identity.order if identity else None

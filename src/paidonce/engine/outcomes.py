@@ -136,20 +136,21 @@ def _line(verdict: Verdict, item: Incoming | Waiting, finished_s: float) -> Outc
 
 
 def _refused_line(verdict: Verdict, item: Refused, finished_s: float) -> OutcomeLine:
+    identity = item.identity
     return OutcomeLine(
         request_id=item.request.id,
         provider=item.source.provider.name,
         source=item.source.name,
         webhook_event_id=verdict.event_id,
-        external_event_id=None,
-        external_payment_id=None,
+        external_event_id=identity.event_id if identity else None,
+        external_payment_id=identity.payment_id if identity else None,
         event_key=None,
-        event_type=None,
+        event_type=identity.type if identity else None,
         signature_valid=item.signature_valid,
-        incoming_status=None,
-        amount=None,
-        currency=None,
-        order=None,
+        incoming_status=identity.type if identity else None,
+        amount=identity.amount if identity else None,
+        currency=identity.currency if identity else None,
+        order=identity.order if identity else None,
         email=None,
         user_id=None,
         result=verdict.result,

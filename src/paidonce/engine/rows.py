@@ -20,7 +20,7 @@ def event_row(
     now: datetime,
     conflicts_with: EventId | None = None,
 ) -> Row:
-    identity = item.identity if isinstance(item, Incoming) else None
+    identity = item.identity
     is_final = outcome.status not in (
         EventStatus.VALIDATED,
         EventStatus.FAILED_RETRYABLE,
@@ -30,7 +30,7 @@ def event_row(
         item.event_id,
         item.source.id,
         outcome.status,
-        identity.key if identity else None,
+        item.identity.key if isinstance(item, Incoming) else None,
         identity.type if identity else None,
         identity.event_id if identity else None,
         identity.payment_id if identity else None,

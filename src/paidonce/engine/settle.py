@@ -152,7 +152,9 @@ def _wanted(items: Sequence[Item]) -> Wanted:
                 if item.link is not None and item.link.order is not None:
                     wanted.references.add(item.link.order)
             case Refused():
-                pass
+                if item.event is not None and item.key is not None:
+                    wanted.keys.add(item.key)
+                    _want_event(wanted, item.source, item.event)
             case _:
                 assert_never(item)
     return wanted

@@ -103,6 +103,9 @@ def _deferred(item: Item) -> Item | None:
 
 def _poisoned(item: Item, error: Exception) -> Item | None:
     """The event as one that failed, with nothing that a column cannot hold; None if it is that."""
+    if isinstance(item, Refused) and item.event is not None:
+        log.error("stale_money_not_recorded", request_id=item.request.id, exc_info=error)
+        return replace(item, identity=None, event=None)
     if not isinstance(item, Incoming | Waiting):
         return None
     if item.preset is not None and item.preset.code is Code.INTERNAL:
@@ -163,7 +166,8 @@ class Settler:
         """Nothing is stored of it. What is held up may come again, what is refused may not."""
         if not isinstance(item, Incoming | Refused):
             raise error
-        if isinstance(item, Incoming) and trouble(error) is Trouble.RERUN:
+        may_wait = isinstance(item, Incoming) or item.event is not None
+        if may_wait and trouble(error) is Trouble.RERUN:
             return Verdict(item, Result.BUSY, None)
         is_evidence = isinstance(item, Refused)
         log.error(

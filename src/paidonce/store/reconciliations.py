@@ -319,5 +319,6 @@ def _known(row: Mapping[str, Any]) -> Known:
         refund_total_minor=row["refunded_minor"],
         refund_currency=None if captured else row["currency"],
         canceled_at=row["canceled_at"],
+        is_stale=row["is_stale"],
     )
     return Known(row["id"], row["order_reference"], facts)

@@ -72,7 +72,7 @@ UPDATE reconciliations AS r
 -- name: payments_of
 -- What is known here of the payments with these ids.
 SELECT i.kind, i.external_id, p.id, p.order_reference, p.currency, p.captured_minor,
-       p.refunded_minor, p.canceled_at
+       p.refunded_minor, p.canceled_at, p.is_stale
   FROM unnest(:kind::text[], :external_id::text[]) AS w (kind, external_id)
   JOIN payment_ids AS i
     ON i.source_id = :source_id AND i.kind = w.kind AND i.external_id = w.external_id

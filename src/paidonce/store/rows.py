@@ -76,6 +76,7 @@ def payment_row(payment: Payment, messages: int) -> Row:
         payment.is_accepted,
         payment.is_for_refund,
         payment.is_test,
+        facts.is_stale,
         payment.review,
         payment.version,
         payment.version + max(messages, 1),
@@ -127,7 +128,7 @@ def payment_of(
         refund_total_minor, refunded_minor, paid_at, failed_at, voided_at, canceled_at, refunded_at,
         processing_at, disputed_at, dispute_won_at, applied_at, applied_minor, reversed_minor,
         subscription_id, period_start, period_end, is_linked, is_contested, is_accepted,
-        is_for_refund, is_test, review, version,
+        is_for_refund, is_test, is_stale, review, version,
     ) = cells  # fmt: skip
     # A refund whose id another payment has taken is not among these, but was counted: as a total.
     is_explained = max(refund_total_minor, sum(refunds.values())) >= refunded_minor
@@ -144,6 +145,7 @@ def payment_of(
         processing_at=processing_at,
         disputed_at=disputed_at,
         dispute_won_at=dispute_won_at,
+        is_stale=is_stale,
     )
     was_applied_whole = applied_at is not None and applied_minor is None
     return Payment(

@@ -98,7 +98,7 @@ SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
                          p.processing_at, p.disputed_at, p.dispute_won_at, p.applied_at,
                          p.applied_minor, p.reversed_minor, p.subscription_id, p.period_start,
                          p.period_end, p.is_linked, p.is_contested, p.is_accepted,
-                         p.is_for_refund, p.is_test, p.review, p.version)
+                         p.is_for_refund, p.is_test, p.is_stale, p.review, p.version)
                FROM locked_payments AS p) AS payments,
        ARRAY(SELECT n FROM named AS n) AS names,
        ARRAY(SELECT ROW (o.id, o.reference, o.kind, o.amount_minor, o.currency, o.user_id,
@@ -150,12 +150,12 @@ new_payments AS (
         captured_minor, refund_total_minor, refunded_minor, paid_at, failed_at, voided_at,
         canceled_at, refunded_at, processing_at, disputed_at, dispute_won_at, applied_at,
         applied_minor, reversed_minor, subscription_id, period_start, period_end, is_linked,
-        is_contested, is_accepted, is_for_refund, is_test, review, version)
+        is_contested, is_accepted, is_for_refund, is_test, is_stale, review, version)
     SELECT id, source_id, order_reference, email, email_key, user_id, plan_id, currency,
            captured_minor, refund_total_minor, refunded_minor, paid_at, failed_at, voided_at,
            canceled_at, refunded_at, processing_at, disputed_at, dispute_won_at, applied_at,
            applied_minor, reversed_minor, subscription_id, period_start, period_end, is_linked,
-           is_contested, is_accepted, is_for_refund, is_test, review, next_version
+           is_contested, is_accepted, is_for_refund, is_test, is_stale, review, next_version
       FROM unnest(:new_payments::written_payment_3[])
     RETURNING 1
 ),
@@ -173,7 +173,7 @@ changed_payments AS (
            subscription_id = c.subscription_id, period_start = c.period_start,
            period_end = c.period_end, is_linked = c.is_linked, is_contested = c.is_contested,
            is_accepted = c.is_accepted, is_for_refund = c.is_for_refund, is_test = c.is_test,
-           review = c.review, version = c.next_version, updated_at = now(),
+           is_stale = c.is_stale, review = c.review, version = c.next_version, updated_at = now(),
            transaction_id = pg_current_xact_id()
       FROM unnest(:payments::written_payment_3[]) AS c
      WHERE p.id = c.id
