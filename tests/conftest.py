@@ -12,11 +12,16 @@ from uuid import uuid4
 import asyncpg
 import pytest
 import pytest_asyncio
+from hypothesis import HealthCheck, settings
 
 from paidonce.store.db import Database, open_database
 from paidonce.store.embedded import EmbeddedPostgres
 from paidonce.store.schema import migrate
 from tests.service import Service, started_service, started_worker
+
+# How long an example takes says how busy the machine is, and nothing of the code.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 TEMPLATE: Final = f"template_{os.getpid()}"
 SERVER_VARIABLE: Final = "TEST_POSTGRES"
