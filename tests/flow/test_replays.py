@@ -136,7 +136,7 @@ def test_the_command_shows_what_would_change_and_asks(shared: Shared) -> None:
     assert "2 payments applied" in done.stdout
     assert event(service, ids[0])["status"] == "PROCESSED"
     listed = paidonce(service.folder, "replay", "list")
-    assert "on the command line" in listed.stdout
+    assert "cli:" in listed.stdout
 
 
 def test_ctrl_c_pauses_a_replay_and_it_is_resumed(shared: Shared) -> None:
@@ -185,7 +185,7 @@ def test_dead_letters_and_events_on_the_command_line(shared: Shared) -> None:
     assert "1 dead letters are discarded." in rest.stderr
     assert event(service, three)["status"] == "FAILED_FINAL"
     wrong = paidonce(service.folder, "replay", "--since", "yesterday")
-    assert (wrong.returncode, "--since yesterday" in wrong.stderr) == (1, True)
+    assert (wrong.returncode, "--since yesterday" in wrong.stderr) == (2, True)
 
 
 def _has_begun(replay: Any) -> bool:

@@ -191,10 +191,14 @@ def _without_values(_: Any, __: str, said: MutableMapping[str, Any]) -> MutableM
     return said
 
 
+_NAMES: Final = frozenset({"timestamp", "level", "event", "room", "action", "request_id"})
+"""What we write ourselves."""
+
+
 def _without_secrets(_: Any, __: str, said: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """All texts of a line as the mask leaves them, except for what we wrote ourselves."""
     for name, value in said.items():
-        if isinstance(value, str) and name not in ("timestamp", "request_id"):
+        if isinstance(value, str) and name not in _NAMES:
             said[name] = masked(value)
     return said
 
@@ -206,7 +210,7 @@ class _LibraryLines(logging.Formatter):
         said: dict[str, Any] = {
             "timestamp": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname.lower(),
-            "event": record.getMessage(),
+            "event": masked(record.getMessage()),
             "room": record.name,
             "exc_info": record.exc_info[1] if record.exc_info else None,
         }
