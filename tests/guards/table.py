@@ -36,6 +36,8 @@ _ALIPAY: Final = "tests/providers/test_alipay.py::test_"
 _ASKED: Final = "tests/store/test_asking.py::test_"
 _DOOR: Final = "tests/store/test_thin_intake.py::test_"
 _BANS: Final = "tests/store/test_reputation.py::test_"
+_LATE: Final = "tests/unit/test_stale_money.py::test_"
+_LATE_STORED: Final = "tests/store/test_stale_money.py::test_"
 _MARKS: Final = "tests/unit/test_marks.py::test_"
 _NONCES: Final = "tests/store/test_nonces.py::test_"
 _COUNTED: Final = "tests/store/test_statistics.py::test_"
@@ -1291,6 +1293,59 @@ GUARDS: Final = (
         "expected is not None",
         "tests/store/test_keys.py::test_"
         "who_writes_a_plain_hash_where_a_peppered_one_belongs_gets_in_by_neither",
+    ),
+    # Money that came too late.
+    Guard(
+        "late money alone is never applied",
+        "PRV-8",
+        _APPLYING,
+        "    if payment.facts.is_stale:\n",
+        "    if False:\n",
+        f"{_LATE}it_waits_for_neither_a_user_nor_an_order_nor_a_word_that_it_is_one",
+    ),
+    Guard(
+        "late deliveries are told from those in time",
+        "PRV-8",
+        "engine/batch.py",
+        "is_stale=True,",
+        "is_stale=False,",
+        f"{_LATE_STORED}late_money_is_on_record_and_not_applied",
+    ),
+    Guard(
+        "late money takes no other's place",
+        "PRV-8",
+        _REVERSING,
+        " or payment.facts.is_stale",
+        "",
+        f"{_LATE}it_does_not_take_the_place_of_a_payment_that_went_back",
+        is_kin=True,
+    ),
+    Guard(
+        "late sums do not mend wrong ones",
+        "PRV-8",
+        "domain/payments.py",
+        "if not (one.is_stale and other.is_told_in_time):",
+        "if True:",
+        f"{_LATE}a_sum_that_came_too_late_counts_for_nothing_beside_one_in_time",
+        is_kin=True,
+    ),
+    Guard(
+        "late deliveries add nothing to what came in time",
+        "PRV-8",
+        "domain/decide.py",
+        "if arrived.is_stale and any(one.facts.is_told_in_time for one in known):",
+        "if False:",
+        f"{_LATE}what_came_in_time_learns_nothing_from_what_came_too_late",
+        is_kin=True,
+    ),
+    Guard(
+        "what holds late money up is waited for",
+        "PRV-8",
+        "engine/transactions.py",
+        "may_wait = isinstance(item, Incoming) or item.event is not None",
+        "may_wait = isinstance(item, Incoming)",
+        f"{_LATE_STORED}a_payment_that_others_hold_is_waited_for",
+        is_kin=True,
     ),
     # What was made for a test, and what must not be seen.
     Guard(

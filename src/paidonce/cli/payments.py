@@ -92,7 +92,7 @@ def link_payment(
 def accept_payment(
     payment_id: UUID, reason: Reason, config: Config = None, json: Json = False
 ) -> None:
-    """Take a payment whose sum is not the price; it is applied at once if it can be."""
+    """Take a payment of another sum, or that came too late; it is applied if it can be."""
     show_one(
         operate(config, lambda verbs: verbs.accept_payment(payment_id, operator(), reason)), json
     )

@@ -52,7 +52,7 @@ class PaymentVerbs(OrderVerbs):
         return await self.payment(payment_id)
 
     async def accept_payment(self, payment_id: UUID, actor: Actor, reason: str) -> PaymentView:
-        """Take a payment whose sum is not the price, and apply it. Raises NotFoundError."""
+        """Take a payment of another sum, or that came too late; apply it. Raises NotFoundError."""
         link = Link(is_accepted=True)
         await self._linker.link(
             PaymentId(payment_id), link, actor.name, "payment_accepted", reason=reason

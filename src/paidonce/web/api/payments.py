@@ -73,7 +73,7 @@ def add_to(api: FastAPI) -> None:
     async def accept_payment(
         payment_id: UUID, body: Reason, verbs: Verbs, actor: Operator
     ) -> PaymentView:
-        """Take a payment whose sum is not the price; it is applied at once if it can be."""
+        """Take a payment of another sum, or that came too late; it is applied if it can be."""
         return await verbs.accept_payment(payment_id, actor, body.reason)
 
     @api.post("/api/v1/payments/{payment_id}/want-refund", tags=["payments"])
