@@ -20,7 +20,13 @@ from paidonce.engine.fates import Again, Fate
 from paidonce.engine.foreseeing import Foresight
 from paidonce.engine.handling import broken_transaction, without_calls
 from paidonce.engine.items import Rules
-from paidonce.engine.reprocessing import Operator, record_skipped, report_changed, reprocess
+from paidonce.engine.reprocessing import (
+    Operator,
+    asking_s,
+    record_skipped,
+    report_changed,
+    reprocess,
+)
 from paidonce.engine.tallies import tallied
 from paidonce.store import replays, reprocessing
 from paidonce.store.db import Database, Trouble, trouble
@@ -303,6 +309,7 @@ class ReplayRun:
             cursor=cursor,
             left_over=busy,
             done=len(done),
+            asking_s=asking_s(done),
             progress=progress,
         )
         if is_kept and replays.is_over(cursor, busy):
