@@ -52,6 +52,7 @@ class Stored:
             waits_on=self.waits_on,
             lane=lane,
             status=self.status,
+            error_code=self.error_code,
             signature_method=self.signature_method,
             is_test=self.is_test,
         )
