@@ -16,6 +16,7 @@ from paidonce.domain.money import Money
 from paidonce.domain.notices import NoticeKind
 from paidonce.engine.items import Incoming, Refused
 from paidonce.engine.linking import Linker
+from paidonce.engine.reprocessing import Reprocessor
 from paidonce.engine.retry import RetryPolicy
 from paidonce.engine.transactions import Settler
 from paidonce.engine.worker import Worker
@@ -93,6 +94,18 @@ async def test_a_mismatch_of_a_payment_that_is_right_by_itself_is_told_of_the_ev
     (notice,) = await told(shop)
     assert notice["kind"] == "mismatch"
     assert "990.00" in notice["details"]["message"]
+
+
+async def test_what_fails_again_as_it_did_is_not_told_again(shop: Stage) -> None:
+    """OBS-5 OPS-4: whoever processes it again is answered; nobody else has news."""
+    await shop.user("p-1@example.com")
+    await settle(shop, shop.paid("p-1"))
+    wrong = shop.paid("p-1", amount_minor=5, key="less")
+    await settle(shop, wrong)
+    before = await told(shop)
+    again = await Reprocessor(shop.database, shop.rules).reprocess(wrong.event_id, "somebody")
+    assert again.code == Code.AMOUNT_MISMATCH
+    assert await told(shop) == before != []
 
 
 async def test_what_went_well_or_waits_is_not_told(shop: Stage) -> None:

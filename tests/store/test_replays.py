@@ -1,6 +1,7 @@
 """All events that match are processed again: each once, whoever comes in between (OPS-4)."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 from paidonce.domain.events import EventStatus, Says
 from paidonce.engine import replaying
 from paidonce.engine.items import Incoming, Refused, Rules
-from paidonce.engine.replaying import MAX_STARTS, Replayer, ReplayRun
+from paidonce.engine.replaying import MAX_AT_ONCE, MAX_STARTS, Replayer, ReplayRun
 from paidonce.engine.transactions import Settler
 from paidonce.errors import InvalidSignatureError
 from paidonce.operations import Actor, EventFilter, Operations, ReplayView, Scope
@@ -400,3 +401,28 @@ async def test_the_loop_finds_a_replay_and_runs_it(shop: Stage, settler: Settler
     assert (done.status, done.done) == ("DONE", 1)
     await replayer.stop()
     await running
+
+
+async def test_what_others_run_does_not_keep_a_replayer_from_what_nobody_runs(
+    shop: Stage, settler: Settler
+) -> None:
+    """OPS-4: however many of them there are, and however long they take."""
+    await buried(shop, settler, "p")
+    held = [await begun(shop) for _ in range(MAX_AT_ONCE)]
+    free = await begun(shop)
+    other = await shop.database.dedicated()
+    replayer = Replayer(shop.database, shop.rules)
+    async with contextlib.AsyncExitStack() as stack:
+        for one in held:
+            assert await stack.enter_async_context(held_by_us(other, f"replay {one}"))
+        running = asyncio.create_task(replayer.run())
+        async with asyncio.timeout(20):
+            while (await shown(shop, free)).status != "DONE":
+                await asyncio.sleep(0.05)
+        assert [(await shown(shop, one)).status for one in held] == ["PENDING"] * MAX_AT_ONCE
+    async with asyncio.timeout(20):
+        while {(await shown(shop, one)).status for one in held} != {"DONE"}:
+            await asyncio.sleep(0.05)
+    await replayer.stop()
+    await running
+    other.terminate()

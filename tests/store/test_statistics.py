@@ -1,5 +1,6 @@
 """The statistics say what a count of the whole history would say, without counting it."""
 
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -14,11 +15,12 @@ from paidonce.domain.events import DEFERRED, EventId, EventStatus, SourceId
 from paidonce.engine.claims import settle_claimed
 from paidonce.engine.items import Incoming, Item, Refused, Result, Source
 from paidonce.engine.linking import Linker
+from paidonce.engine.reprocessing import Reprocessor
 from paidonce.engine.retry import RetryPolicy
 from paidonce.engine.statistics import MAX_FOLDED, Folding
 from paidonce.engine.transactions import Settler
 from paidonce.engine.worker import Worker
-from paidonce.errors import InvalidSignatureError
+from paidonce.errors import InvalidSignatureError, StillRefusedError
 from paidonce.operations import Operations
 from paidonce.providers.contract import Delivery
 from paidonce.store import statistics
@@ -118,13 +120,25 @@ class Shop:
             claim = Claim(1, [_claimed(row)])
             await settle_claimed(connection, claim, self.stage.rules)
 
+    async def operator_takes_in(self) -> None:
+        """A delivery that was refused is found authentic after all: nothing has arrived anew."""
+        rows = await self.stage.rows(
+            "SELECT id FROM webhook_events WHERE key IS NULL OR conflicts_with IS NOT NULL"
+            " ORDER BY id"
+        )
+        if rows:
+            reprocessor = Reprocessor(self.stage.database, self.stage.rules)
+            with contextlib.suppress(StillRefusedError):
+                await reprocessor.reprocess(self.luck.choice(rows)["id"], "somebody")
+
     async def fold(self) -> None:
         async with self.stage.database.connection() as connection:
             await statistics.fold(connection, self.luck.randint(1, 20))
 
     async def step(self) -> None:
         steps = [self.batch] * 5
-        steps += [self.settle_due, self.user_comes, self.operator_retries, self.fold]
+        steps += [self.settle_due, self.user_comes, self.fold]
+        steps += [self.operator_retries, self.operator_takes_in]
         await self.luck.choice(steps)()
 
     async def counted(self) -> dict[Key, tuple[int, ...]]:
@@ -169,6 +183,7 @@ def _claimed(row: dict[str, Any]) -> Claimed:
         waits_on=None,
         lane=Lane.SETTLE,
         status=EventStatus(row["status"]),
+        error_code=row["error_code"],
         signature_method=row["signature_method"],
         is_test=row["is_test"],
     )
@@ -260,3 +275,18 @@ async def test_a_batch_writes_one_row_of_counts(shop: Stage, settler: Settler) -
     await settler.settle([shop.paid(f"p-{number}") for number in range(5)])
     (row,) = await shop.rows("SELECT received, waiting FROM event_count_deltas")
     assert tuple(row.values()) == (5, 5)
+
+
+async def test_evidence_that_is_processed_again_was_received_once(
+    shop: Stage, settler: Settler
+) -> None:
+    """OPS-1 OPS-4: also when it has become an event, and is a duplicate of it."""
+    item = shop.paid("p")
+    refusal = InvalidSignatureError("it is not")
+    await settler.settle(
+        [Refused(item.event_id, item.source, item.request, item.delivery, refusal, False)]
+    )
+    for _ in range(2):
+        await Reprocessor(shop.database, shop.rules).reprocess(item.event_id, "somebody")
+    told = await Operations(shop.database, shop.rules).statistics()
+    assert _numbers(told) == (1, 0, 1, 0, 1)

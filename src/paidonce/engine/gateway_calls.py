@@ -18,6 +18,9 @@ MAX_REPLY_BYTES: Final = 1024 * 1024
 AWAY_PAUSE_S: Final = 10.0
 PAUSES_S: Final = (0.2, 1.0)
 
+SHARE_OF_RATE: Final = 0.5
+"""How much of a source's `ask_rate` is for what no webhook waits for; webhooks have all of it."""
+
 _TOO_MANY: Final = 429
 
 

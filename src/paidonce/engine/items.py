@@ -82,7 +82,7 @@ class Incoming:
     key: KeyName
     event: PaymentEvent | Ignored | Thin
     preset: Outcome | None = None  # decided before settling: stored for later, or poisoned
-    is_delivery: bool = True  # else a further event of a delivery that is counted already
+    is_delivery: bool = True  # else an event of a delivery that is counted already
 
     @property
     def lane(self) -> Lane:
@@ -131,7 +131,8 @@ class Waiting:
     faults: int  # how many of these failed for a fault of ours
     waits_on: bytes | None
     lane: Lane
-    status: EventStatus  # before it is settled now
+    status: EventStatus  # before it is settled now, and why
+    error_code: str | None
     signature_method: str
     preset: Outcome | None = None
     held: Held | None = None  # why its handlers do not let it have an effect now

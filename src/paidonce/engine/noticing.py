@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final
 
 from paidonce.domain.email import masked, without_addresses
-from paidonce.domain.events import PaymentEvent, PaymentId, Reason
+from paidonce.domain.events import Outcome, PaymentEvent, PaymentId, Reason
 from paidonce.domain.money import Money, format_minor
 from paidonce.domain.notices import NoticeKind, kind_of_outcome, kind_of_reason
 from paidonce.domain.payments import Payment
@@ -77,6 +77,8 @@ class Noticed:
             return None
         if isinstance(item, Refused) and not item.signature_valid:
             return None
+        if isinstance(item, Waiting) and _is_as_before(item, outcome):
+            return None
         kind = kind_of_outcome(outcome)
         if kind is NoticeKind.PROVIDER_MISMATCH and not item.source.provider.is_signed:
             return None  # anybody can invent one
@@ -141,6 +143,11 @@ def _is_usual(verdict: Verdict) -> bool:
     payment = decision.payment
     has_review = payment is not None and payment.review is not None
     return not (has_review or decision.others or decision.movements)
+
+
+def _is_as_before(item: Waiting, outcome: Outcome) -> bool:
+    """Whether the event was processed again, and ended as it did: that was told then."""
+    return (item.status, item.error_code) == (outcome.status, outcome.code)
 
 
 def _said(item: Item, payment: Payment | None) -> dict[str, object]:

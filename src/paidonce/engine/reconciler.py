@@ -17,7 +17,7 @@ from uuid_utils.compat import uuid7
 from paidonce.domain.events import SourceId
 from paidonce.domain.notices import NoticeKind
 from paidonce.engine.bell import Bell
-from paidonce.engine.gateway_calls import Line, Patience, Telephone
+from paidonce.engine.gateway_calls import SHARE_OF_RATE, Line, Patience, Telephone
 from paidonce.engine.items import MAX_MESSAGE, Rules, Source
 from paidonce.engine.reconciliation import Reconciliation
 from paidonce.engine.repairs import Repairs
@@ -43,8 +43,6 @@ SETTLING: Final = timedelta(minutes=10)
 """What is younger may still be on its way, and is not looked at."""
 SOON: Final = timedelta(hours=1)
 """When the timer tries again what has failed."""
-SHARE_OF_RATE: Final = 0.5
-"""How much of a source's `ask_rate` is for this; webhooks have all of it besides."""
 PAUSES_S: Final = (1.0, 5.0, 20.0)
 """Between attempts at one question."""
 CALL_TIMEOUT_S: Final = 30.0

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from paidonce.domain.events import DEFERRED, EventId, PaymentEvent
 from paidonce.engine.bell import Bell
+from paidonce.engine.gateway_calls import SHARE_OF_RATE
 from paidonce.engine.items import Incoming, Request, Result, Rules, Source, Verdict
 from paidonce.engine.outcomes import report
 from paidonce.engine.transactions import Settler
@@ -24,6 +25,8 @@ from paidonce.store.db import Database
 
 PATIENCE_S: Final = 30.0
 """How long repairs are waited for, besides the time that asking for them takes."""
+CHUNK_S: Final = 1.0
+"""As many are stored at once as may be asked for in this time."""
 LOOK_PAUSE_S: Final = 0.1
 MAX_TRIES: Final = 5
 TRY_PAUSE_S: Final = 0.2
@@ -56,6 +59,15 @@ class Repairs:
 
         Raises DatabaseAwayError.
         """
+        rate = self.source.ask_rate * SHARE_OF_RATE
+        size, stored = max(int(rate * CHUNK_S), 1), list[EventId]()
+        for start in range(0, len(repairs), size):
+            if start > 0:  # webhooks of the same gateway are not to wait for all of them
+                await asyncio.sleep(size / rate)
+            stored += await self._store(repairs[start : start + size])
+        return stored
+
+    async def _store(self, repairs: Sequence[Repair]) -> list[EventId]:
         settler = Settler(self.database, self.rules)
         try:
             verdicts = await self._settle(settler, [self._incoming(one) for one in repairs])

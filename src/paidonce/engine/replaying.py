@@ -20,7 +20,13 @@ from paidonce.engine.fates import Again, Fate
 from paidonce.engine.foreseeing import Foresight
 from paidonce.engine.handling import broken_transaction, without_calls
 from paidonce.engine.items import Rules
-from paidonce.engine.reprocessing import Operator, record_skipped, report_changed, reprocess
+from paidonce.engine.reprocessing import (
+    Operator,
+    asking_s,
+    record_skipped,
+    report_changed,
+    reprocess,
+)
 from paidonce.engine.tallies import tallied
 from paidonce.store import replays, reprocessing
 from paidonce.store.db import Database, Trouble, trouble
@@ -72,6 +78,7 @@ class Replayer:
         self._ear = (bell or Bell(database)).ear()
         self._max_chunk = max_chunk
         self._tasks: dict[ReplayId, asyncio.Task[None]] = {}
+        self._held_s: dict[ReplayId, float] = {}  # when others were last found to run it
         self._stop_asked = asyncio.Event()
         self._stopped = asyncio.Event()
 
@@ -121,7 +128,10 @@ class Replayer:
             return 0
         async with self._database.connection() as connection:
             active = await replays.active(connection, MAX_ACTIVE)
-        begun = [one for one in active if one not in self._tasks][:room]
+        self._held_s = {one: self._held_s[one] for one in active if one in self._held_s}
+        idle = [one for one in active if one not in self._tasks]
+        # What others run does not keep us from what nobody runs; it is tried last, in turns.
+        begun = sorted(idle, key=lambda one: self._held_s.get(one, 0.0))[:room]
         for replay_id in begun:
             self._tasks[replay_id] = asyncio.create_task(self._run(replay_id))
         return len(begun)
@@ -129,7 +139,8 @@ class Replayer:
     async def _run(self, replay_id: ReplayId) -> None:
         run = ReplayRun(self._database, self._rules, replay_id, self._max_chunk, self._stop_asked)
         try:
-            if not await run.run():  # somebody else runs it
+            if not await run.run():
+                self._held_s[replay_id] = time.monotonic()
                 await _wait(self._stop_asked, LOOK_S)
         except Exception as error:
             log.warning("replay_interrupted", replay=str(replay_id), exc_info=error)
@@ -303,6 +314,7 @@ class ReplayRun:
             cursor=cursor,
             left_over=busy,
             done=len(done),
+            asking_s=asking_s(done),
             progress=progress,
         )
         if is_kept and replays.is_over(cursor, busy):

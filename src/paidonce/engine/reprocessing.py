@@ -7,14 +7,16 @@ event like one that has just arrived; the evidence of the refusal stays.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from paidonce.domain.events import DEFERRED, Code, EventId, EventStatus
+from paidonce.domain.events import DEFERRED, Code, EventId, EventStatus, SourceId
 from paidonce.engine.claims import settle_claimed
 from paidonce.engine.fates import Again, Fate, settled_again
+from paidonce.engine.gateway_calls import SHARE_OF_RATE
 from paidonce.engine.handling import broken_transaction, without_calls
 from paidonce.engine.items import (
     Incoming,
@@ -92,6 +94,14 @@ async def record_skipped(
     actions = [_action(one, operator) for one in skipped]
     await reprocessing.record_actions(connection, actions)
     return skipped
+
+
+def asking_s(done: Sequence[Again]) -> float:
+    """How long the gateways of these events are asked for them, at the share that they may have."""
+    items = [one.verdict.item for one in done if one.verdict is not None]
+    asked = [one.source for one in items if isinstance(one, Waiting | Incoming) and _is_asked(one)]
+    numbers = Counter(one.id for one in asked)
+    return max((_asking(one, numbers[one.id]).total_seconds() for one in asked), default=0.0)
 
 
 def report_changed(done: Sequence[Again]) -> None:
@@ -173,16 +183,33 @@ async def _settle_again(
     signatures = {
         one.event_id: verified_again(rules.sources[one.source_id], one) for one in stored.values()
     }
-    thin = [one for one in stored.values() if is_thin(one, rules)]
-    rest = [one for one in stored.values() if one not in thin]
+    thin: list[Stored] = []
+    rest: list[Stored] = []
+    for one in stored.values():
+        (thin if is_thin(one, rules) else rest).append(one)
     asked = due.Claim(len(thin), [one.claimed(due.Lane.ASK) for one in thin])
     claim = due.Claim(len(rest), [one.claimed(lane_of(one, rules)) for one in rest])
     settled = await settle_claimed(connection, asked, rules, preset=DEFERRED)
+    await _spread(connection, thin, rules)
     settled = settled.and_then(await settle_claimed(connection, claim, rules))
     if settled.schedules:
         await due.ring(connection)  # heard when this transaction has committed
     found = [(one, one.item.event_id) for one in settled.verdicts if isinstance(one.item, Waiting)]
     return [settled_again(stored[known], signatures[known], verdict) for verdict, known in found]
+
+
+async def _spread(connection: Connection, thin: Sequence[Stored], rules: Rules) -> None:
+    """Let them be due one after the other, so that a webhook need not wait for all of them."""
+    numbers, delays = Counter[SourceId](), dict[EventId, timedelta]()
+    for one in thin:
+        delays[one.event_id] = _asking(rules.sources[one.source_id], numbers[one.source_id])
+        numbers[one.source_id] += 1
+    if len(thin) > len(numbers):  # else they are due now, as they should
+        await reprocessing.put_off(connection, delays)
+
+
+def _asking(source: Source, number: int) -> timedelta:
+    return timedelta(seconds=number / (source.ask_rate * SHARE_OF_RATE))
 
 
 async def _take_in(connection: Connection, stored: Stored, rules: Rules) -> Again:
@@ -225,6 +252,10 @@ def verified_evidence(stored: Stored, source: Source) -> Again | tuple[Incoming,
         return taken_in(source, stored), signature
     except RefusedError as refusal:
         return Again(stored, Fate.REFUSED, code=refusal.code, message=str(refusal))
+
+
+def _is_asked(item: Waiting | Incoming) -> bool:
+    return item.lane is due.Lane.ASK and item.preset is DEFERRED
 
 
 def is_thin(stored: Stored, rules: Rules) -> bool:

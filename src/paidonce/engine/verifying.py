@@ -86,4 +86,5 @@ def taken_in(source: Source, stored: Stored) -> Incoming:
         key=(source.id, key_digest(identity.key)),
         event=event,
         preset=DEFERRED if is_handled or isinstance(event, Thin) else None,
+        is_delivery=False,
     )

@@ -76,6 +76,7 @@ def _waiting(
         waits_on=claimed.waits_on,
         lane=lane,
         status=claimed.status,
+        error_code=claimed.error_code,
         signature_method=claimed.signature_method,
         preset=preset,
     )

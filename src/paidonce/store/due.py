@@ -47,6 +47,7 @@ class Claimed:
     waits_on: bytes | None
     lane: Lane
     status: EventStatus
+    error_code: str | None
     signature_method: str
     is_test: bool
 
@@ -203,6 +204,7 @@ async def _claim(connection: Connection, event_ids: Sequence[Any]) -> Claim:
             waits_on=row["waits_on"],
             lane=Lane(row["lane"]),
             status=EventStatus(row["status"]),
+            error_code=row["error_code"],
             signature_method=row["signature_method"],
             is_test=row["is_test"],
         )

@@ -62,7 +62,7 @@ whole AS (
      GROUP BY event_id
 )
 SELECT e.id, e.source_id, e.attempts, e.received_at, e.request_id, e.headers, e.raw_body,
-       e.status, e.signature_method, e.is_test, w.faults, w.waits_on, w.lane
+       e.status, e.error_code, e.signature_method, e.is_test, w.faults, w.waits_on, w.lane
   FROM whole AS w
   JOIN webhook_events AS e ON e.id = w.event_id
  WHERE e.id BETWEEN :first_id AND :last_id

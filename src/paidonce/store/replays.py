@@ -193,6 +193,7 @@ async def advance(
     cursor: UUID,
     left_over: Sequence[EventId],
     done: int,
+    asking_s: float,
     progress: Progress,
 ) -> bool:
     """Say how far it has come. False if nothing of what was done for it may stay."""
@@ -203,6 +204,7 @@ async def advance(
         cursor=cursor,
         left_over=left_over,
         done=done,
+        asking_s=asking_s,
         counts=_json(progress.counts),
         applied=_json(progress.applied),
         sample=_json(progress.sample),

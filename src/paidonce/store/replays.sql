@@ -124,11 +124,13 @@ UPDATE replays SET total = :total WHERE id = :replay_id;
 
 -- name: advance
 -- In the transaction of what was done. No row when it was paused or canceled meanwhile, or another
--- process was first: then nothing of it may stay.
+-- process was first: then nothing of it may stay. It goes on when its rate allows more, and when
+-- gateways that have to be asked have been.
 UPDATE replays
    SET cursor = :cursor, left_over = :left_over, done = done + :done, counts = :counts,
        applied = :applied, sample = :sample, version = version + 1, starts = 0,
-       next_at = greatest(next_at, now()) + make_interval(secs => :done::float8 / rate),
+       next_at = greatest(next_at, now()) + make_interval(
+           secs => greatest(:done::float8 / rate, :asking_s::float8)),
        total = CASE WHEN :is_over THEN done + :done ELSE total END,
        status = CASE WHEN :is_over THEN 'DONE' ELSE status END,
        finished_at = CASE WHEN :is_over THEN clock_timestamp() END

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import asyncpg
@@ -52,6 +52,7 @@ class Stored:
             waits_on=self.waits_on,
             lane=lane,
             status=self.status,
+            error_code=self.error_code,
             signature_method=self.signature_method,
             is_test=self.is_test,
         )
@@ -84,6 +85,11 @@ async def take_due(connection: Connection, locked: Sequence[Stored]) -> list[Sto
     rows = await QUERIES["take_due"].rows(connection, event_id=[one.event_id for one in locked])
     waits_on = {row["event_id"]: row["waits_on"] for row in rows}
     return [replace(one, waits_on=waits_on.get(one.event_id)) for one in locked]
+
+
+async def put_off(connection: Connection, delays: Mapping[EventId, timedelta]) -> None:
+    """Let events that stand in the queue, and are locked, be due so long from now."""
+    await QUERIES["put_off"].run(connection, event_id=list(delays), delay=list(delays.values()))
 
 
 async def look(connection: Connection, event_ids: Sequence[EventId]) -> list[Stored]:

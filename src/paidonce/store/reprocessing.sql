@@ -29,6 +29,12 @@ SELECT event_id, (array_agg(waits_on) FILTER (WHERE waits_on IS NOT NULL))[1] AS
   FROM taken
  GROUP BY event_id;
 
+-- name: put_off
+UPDATE due AS d
+   SET run_at = now() + p.delay
+  FROM unnest(:event_id::uuid[], :delay::interval[]) AS p (event_id, delay)
+ WHERE d.event_id = p.event_id;
+
 -- name: record_actions
 -- With the time at which they are written: after all that the same transaction has done before.
 INSERT INTO audit_log (at, event_id, actor, action, success, details)
