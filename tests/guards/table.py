@@ -1161,7 +1161,7 @@ GUARDS: Final = (
         "the gateway that is asked again after ours was read",
         "PAY-9",
         "engine/reconciliation.py",
-        "            if finding is not Finding.DIFFERS:\n",
+        "            if finding is None or finding in REPAIRABLE:\n",
         "            if True:\n",
         f"{_BOOKS}a_refund_that_overtakes_the_statement_is_no_finding[v2]",
     ),

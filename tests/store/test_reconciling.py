@@ -299,6 +299,23 @@ async def test_a_refund_that_overtakes_the_statement_is_no_finding(korea: Korea)
     assert korea.gateway.calls["p"] == 1
 
 
+async def test_a_refund_after_the_statement_of_a_missing_payment_is_no_finding(
+    korea: Korea,
+) -> None:
+    """PAY-9: its repair brings more than the statement said."""
+    payment = paid("p")
+    await korea.order("p")
+    korea.gateway.add(payment)
+
+    async def refund() -> None:
+        korea.gateway.add(canceled(payment, 1_000))
+
+    korea.gateway.then = [refund]
+    report = await korea.reconcile()
+    assert found(report) == {"p": ("missing_here", "repaired", True)}
+    assert (report.agreed, report.repaired, report.needs_a_person) == (0, 1, False)
+
+
 async def test_what_is_gone_is_resolved(korea: Korea) -> None:
     """PAY-9: the gateway knows it after all."""
     await korea.hear(paid("p"))
