@@ -1183,6 +1183,15 @@ GUARDS: Final = (
         f"{_BOOKS}a_repair_that_comes_to_nothing_is_made_once",
         is_kin=True,
     ),
+    Guard(
+        "the repair that is needed still",
+        "PAY-9",
+        "engine/repairs.py",
+        "        await self._take_up(event_ids)\n",
+        "",
+        f"{_BOOKS}a_repair_that_was_given_up_is_made_again[FAILED_FINAL]",
+        is_kin=True,
+    ),
     # What a gateway's own words could be bent to.
     # What operators count and look for.
     Guard(

@@ -255,6 +255,23 @@ async def test_a_repair_that_comes_to_nothing_is_made_once(korea: Korea) -> None
     assert await korea.events() == 1
 
 
+@pytest.mark.parametrize("status", ["DEAD_LETTER", "FAILED_FINAL"])
+async def test_a_repair_that_was_given_up_is_made_again(korea: Korea, status: str) -> None:
+    """PAY-9 RET-3: the gateway was away for longer than it was asked."""
+    await korea.order("p")
+    korea.gateway.add(paid("p"))
+    korea.gateway.misbehave("p", *[Trouble.UNAUTHORIZED] * 3)
+    await korea.reconcile()
+    async with korea.shop.database.connection() as connection:
+        await connection.execute(
+            "UPDATE webhook_events SET status = $1, processed_at = now()", status
+        )
+        await connection.execute("DELETE FROM due")
+    report = await korea.reconcile()
+    assert found(report) == {"p": ("missing_here", "repaired", False)}
+    assert (await korea.events(), await korea.applied()) == (1, 1)
+
+
 async def test_a_dry_run_finds_and_repairs_nothing(korea: Korea) -> None:
     """PAY-9: what it found is known to the one that repairs it."""
     korea.gateway.add(paid("p"))
