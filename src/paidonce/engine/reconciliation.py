@@ -39,6 +39,8 @@ MAX_REPAIRS: Final = 3
 """How often a payment is repaired of which the gateway says ever more."""
 MAX_LOOKED_UP: Final = 1_000
 """How many payments are asked for one by one. More means that it is not the right statement."""
+MAX_LOOKED_AT_AGAIN: Final = 1_000
+"""How many open findings are looked at again; those that wait longest are first."""
 WALK_PAGE: Final = 1_000
 BEFORE_PAID: Final = timedelta(days=30)
 """How long before it was paid a payment of ours may have been heard of."""
@@ -60,7 +62,8 @@ class Doubt:
     ids: tuple[ExternalId, ...]
     entry: PaymentEvent | None  # what the gateway said last; None: it is to be asked
     reported: PaymentEvent | None = None  # what its statement says
-    is_counted: bool = True  # whether it is one of those that are compared
+    is_new: bool = True  # whether it is of this time, and not left open by an earlier run
+    is_counted: bool = True  # whether it was not compared already
     known: Known | None = None  # here, when it was judged
     finding: Finding | None = None
     reason: str = ""
@@ -155,17 +158,18 @@ class Reconciliation:
             await self._clear_doubts()
 
     async def _look_at_what_is_open(self) -> None:
-        """Look again at what was found earlier, and has not been seen since this began."""
-        after = 0
-        while True:
-            left = await reconciliations.open_before(
-                self.session, self.source.id, self.run.now, after, MAX_DOUBTS
-            )
-            if not left:
-                return
-            after = left[-1].finding_id
-            self._doubts = [Doubt((one.id,), None, is_counted=False) for one in left]
-            await self._clear_doubts()
+        """Look again at what was found earlier, and has not been seen since this began.
+
+        It may be of any time, and says nothing against the statement; so it has its own limit.
+        """
+        left = await reconciliations.open_before(
+            self.session, self.source.id, self.run.now, MAX_LOOKED_AT_AGAIN
+        )
+        self.tally.compared += sum(not one.is_named for one in left)
+        self._doubts = [
+            Doubt((one.id,), None, is_new=False, is_counted=not one.is_named) for one in left
+        ]
+        await self._clear_doubts()
 
     # Doubts
 
@@ -222,7 +226,7 @@ class Reconciliation:
         return made is None or repair_key(made.entry) != repair_key(entry)
 
     async def _look_up(self, doubt: Doubt) -> PaymentEvent | None:
-        self._looked_up += 1
+        self._looked_up += doubt.is_new
         if self._looked_up > MAX_LOOKED_UP:
             raise GatewayUnreachableError(
                 f"its statement does not agree with more than {MAX_LOOKED_UP} payments that are "
@@ -257,7 +261,7 @@ class Reconciliation:
                 found = _found(doubt, finding)
                 await reconciliations.keep(connection, self.run.id, self.source.id, found)
             await reconciliations.resolve(
-                connection, self.run.id, self.source.id, doubt.id.value, finding
+                connection, self.run.id, self.source.id, doubt.id, finding
             )
         if finding is None and doubt.is_counted:
             self.tally.agree(doubt.reported)
