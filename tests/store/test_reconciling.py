@@ -25,7 +25,7 @@ from paidonce.operations import Actor, Operations, Scope
 from paidonce.operations.reconciliations import ReconciliationDetail
 from paidonce.providers import portone
 from paidonce.providers.contract import Delivery, Identity, Setup, fingerprint, key_digest
-from paidonce.store import reconciliations
+from paidonce.store import db, reconciliations
 from paidonce.store.reconciliations import Found
 from paidonce.store.schema import register_source
 from tests.gateways.portone import (
@@ -478,6 +478,30 @@ async def test_one_that_is_stopped_is_left_to_the_next(korea: Korea) -> None:
     (row,) = await korea.shop.rows("SELECT status, starts FROM reconciliations")
     assert (row["status"], row["starts"]) == ("WAITING", 0)
     korea.gateway.delay(LIST, 0)
+    assert await korea.reconciler.run_once() == 1
+    assert (await korea.operations.reconciliation(wanted.id)).status == "DONE"
+
+
+async def test_a_database_that_was_away_does_not_count_as_the_end_of_the_process(
+    korea: Korea,
+) -> None:
+    """PAY-9 RET-3"""
+    korea.gateway.add(paid("p"))
+    wanted = await korea.operations.start_reconciliation(ME, source="kr", since=SINCE)
+
+    async def cut() -> None:
+        async with korea.shop.database.connection() as connection:
+            await connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"
+                " AND classid = 716120347 AND database ="
+                " (SELECT oid FROM pg_database WHERE datname = current_database())"
+            )
+
+    for _ in range(MAX_STARTS + 1):
+        korea.gateway.then = [cut]
+        (error,) = await asyncio.gather(korea.reconciler.run_once(), return_exceptions=True)
+        assert isinstance(error, Exception)
+        assert db.trouble(error) is db.Trouble.AWAY
     assert await korea.reconciler.run_once() == 1
     assert (await korea.operations.reconciliation(wanted.id)).status == "DONE"
 

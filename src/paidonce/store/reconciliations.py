@@ -136,6 +136,11 @@ async def put_back(connection: Connection, run_id: UUID) -> None:
     await QUERIES["put_back"].run(connection, id=run_id)
 
 
+async def give_back_starts(connection: Connection, run_ids: Collection[UUID]) -> None:
+    """Count one start less of each, whoever works on it now."""
+    await QUERIES["give_back_starts"].run(connection, id=list(run_ids))
+
+
 async def progress(connection: Connection, run_id: UUID, tally: Tally) -> None:
     """Say how far it is."""
     await QUERIES["progress"].run(

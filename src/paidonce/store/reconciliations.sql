@@ -39,6 +39,10 @@ RETURNING id, since, until, repairs, actor, starts, now() AS now;
 UPDATE reconciliations SET status = 'WAITING', starts = starts - 1
  WHERE id = :id AND status = 'RUNNING';
 
+-- name: give_back_starts
+UPDATE reconciliations SET starts = starts - 1
+ WHERE id = ANY (:id::uuid[]) AND finished_at IS NULL AND starts > 0;
+
 -- name: progress
 UPDATE reconciliations SET compared = :compared, agreed = :agreed WHERE id = :id;
 
