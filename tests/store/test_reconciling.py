@@ -25,7 +25,8 @@ from paidonce.operations import Actor, Operations, Scope
 from paidonce.operations.reconciliations import ReconciliationDetail
 from paidonce.providers import portone
 from paidonce.providers.contract import Delivery, Identity, Setup, fingerprint, key_digest
-from paidonce.store import reconciliations
+from paidonce.store import db, reconciliations
+from paidonce.store.reconciliations import Found
 from paidonce.store.schema import register_source
 from tests.gateways.portone import (
     LIST,
@@ -107,10 +108,11 @@ class Korea:
             event=event,
         )
 
-    async def reconcile(self, dry_run: bool = False) -> ReconciliationDetail:
+    async def reconcile(self, dry_run: bool = False, days_ago: int = 0) -> ReconciliationDetail:
         """A reconciliation from its wish to its report."""
+        earlier = timedelta(days=days_ago)
         wanted = await self.operations.start_reconciliation(
-            ME, source="kr", since=SINCE, until=UNTIL, dry_run=dry_run
+            ME, source="kr", since=SINCE - earlier, until=UNTIL - earlier, dry_run=dry_run
         )
         while not (report := await self.operations.reconciliation(wanted.id)).is_finished:
             await self.reconciler.run_once()
@@ -282,6 +284,23 @@ async def test_a_repair_that_comes_to_nothing_is_made_once(korea: Korea) -> None
     assert await korea.events() == 1
 
 
+@pytest.mark.parametrize("status", ["DEAD_LETTER", "FAILED_FINAL"])
+async def test_a_repair_that_was_given_up_is_made_again(korea: Korea, status: str) -> None:
+    """PAY-9 RET-3: the gateway was away for longer than it was asked."""
+    await korea.order("p")
+    korea.gateway.add(paid("p"))
+    korea.gateway.misbehave("p", *[Trouble.UNAUTHORIZED] * 3)
+    await korea.reconcile()
+    async with korea.shop.database.connection() as connection:
+        await connection.execute(
+            "UPDATE webhook_events SET status = $1, processed_at = now()", status
+        )
+        await connection.execute("DELETE FROM due")
+    report = await korea.reconcile()
+    assert found(report) == {"p": ("missing_here", "repaired", False)}
+    assert (await korea.events(), await korea.applied()) == (1, 1)
+
+
 async def test_a_dry_run_finds_and_repairs_nothing(korea: Korea) -> None:
     """PAY-9: what it found is known to the one that repairs it."""
     korea.gateway.add(paid("p"))
@@ -326,6 +345,23 @@ async def test_a_refund_that_overtakes_the_statement_is_no_finding(korea: Korea)
     assert korea.gateway.calls["p"] == 1
 
 
+async def test_a_refund_after_the_statement_of_a_missing_payment_is_no_finding(
+    korea: Korea,
+) -> None:
+    """PAY-9: its repair brings more than the statement said."""
+    payment = paid("p")
+    await korea.order("p")
+    korea.gateway.add(payment)
+
+    async def refund() -> None:
+        korea.gateway.add(canceled(payment, 1_000))
+
+    korea.gateway.then = [refund]
+    report = await korea.reconcile()
+    assert found(report) == {"p": ("missing_here", "repaired", True)}
+    assert (report.agreed, report.repaired, report.needs_a_person) == (0, 1, False)
+
+
 async def test_what_is_gone_is_resolved(korea: Korea) -> None:
     """PAY-9: the gateway knows it after all."""
     await korea.hear(paid("p"))
@@ -337,6 +373,50 @@ async def test_what_is_gone_is_resolved(korea: Korea) -> None:
     assert (report.compared, report.agreed, report.missing_there) == (1, 1, 0)
     korea.gateway.payments.clear()
     assert found(await korea.reconcile()) == {"p": ("missing_there", None, True)}
+
+
+async def test_what_is_open_is_looked_at_within_a_limit_of_its_own(
+    korea: Korea, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PAY-9: it fails no later run, and what one leaves is the next one's."""
+    a_day = 2_880  # in steps of 30 seconds
+    today = [paid(f"today_{number}") for number in range(3)]
+    yesterday = [paid(f"yesterday_{number}", -a_day) for number in range(3)]
+    await korea.hear(*today, *yesterday)
+    assert (await korea.reconcile()).missing_there == 3
+    assert (await korea.reconcile(days_ago=1)).missing_there == 6
+    monkeypatch.setattr(reconciliation, "MAX_LOOKED_UP", 2)
+    monkeypatch.setattr(reconciliation, "MAX_LOOKED_AT_AGAIN", 4)
+    korea.gateway.calls.clear()
+    reports = [await korea.reconcile(days_ago=5) for _ in range(3)]
+    assert [(one.status, one.missing_there) for one in reports] == [("DONE", 4)] * 3
+    assert [korea.gateway.calls[one.id] for one in [*today, *yesterday]] == [2] * 6
+
+
+async def test_what_was_repaired_late_is_counted_where_it_is_seen(korea: Korea) -> None:
+    """PAY-9: it is one of those that were compared, and no other agrees the less for it."""
+    korea.gateway.add(paid("p"))
+    korea.gateway.misbehave("p", *[Trouble.UNAUTHORIZED] * 3)
+    await korea.reconcile()
+    await korea.hear(paid("p"))
+    report = await korea.reconcile(days_ago=40)
+    assert found(report) == {"p": ("missing_here", "repaired", False)}
+    assert (report.compared, report.agreed, report.repaired) == (1, 0, 1)
+
+
+async def test_findings_of_two_kinds_of_ids_are_two(korea: Korea) -> None:
+    """PAY-9: a gateway may give a payment and a transaction the same one."""
+    source_id, run_id = korea.source.id, uuid7()
+    ids = [ExternalId("payment", "same"), ExternalId("transaction", "same")]
+    async with korea.shop.database.transaction() as connection:
+        for one in ids:
+            seen = Found(one, "missing_there", "why", None, None, None, 0)
+            await reconciliations.keep(connection, run_id, source_id, seen)
+        await reconciliations.resolve(connection, run_id, source_id, ids[0])
+    kept = await korea.shop.rows(
+        "SELECT id_kind, resolution FROM reconciliation_findings ORDER BY id_kind"
+    )
+    assert [tuple(one.values()) for one in kept] == [("payment", "gone"), ("transaction", None)]
 
 
 async def test_a_failure_keeps_what_was_found_and_tells_no_secret(korea: Korea) -> None:
@@ -425,6 +505,30 @@ async def test_one_that_is_stopped_is_left_to_the_next(korea: Korea) -> None:
     (row,) = await korea.shop.rows("SELECT status, starts FROM reconciliations")
     assert (row["status"], row["starts"]) == ("WAITING", 0)
     korea.gateway.delay(LIST, 0)
+    assert await korea.reconciler.run_once() == 1
+    assert (await korea.operations.reconciliation(wanted.id)).status == "DONE"
+
+
+async def test_a_database_that_was_away_does_not_count_as_the_end_of_the_process(
+    korea: Korea,
+) -> None:
+    """PAY-9 RET-3"""
+    korea.gateway.add(paid("p"))
+    wanted = await korea.operations.start_reconciliation(ME, source="kr", since=SINCE)
+
+    async def cut() -> None:
+        async with korea.shop.database.connection() as connection:
+            await connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"
+                " AND classid = 716120347 AND database ="
+                " (SELECT oid FROM pg_database WHERE datname = current_database())"
+            )
+
+    for _ in range(MAX_STARTS + 1):
+        korea.gateway.then = [cut]
+        (error,) = await asyncio.gather(korea.reconciler.run_once(), return_exceptions=True)
+        assert isinstance(error, Exception)
+        assert db.trouble(error) is db.Trouble.AWAY
     assert await korea.reconciler.run_once() == 1
     assert (await korea.operations.reconciliation(wanted.id)).status == "DONE"
 

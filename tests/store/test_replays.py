@@ -283,6 +283,19 @@ async def test_a_replay_that_ends_its_process_again_and_again_is_given_up(
     assert not entry["success"]
 
 
+async def test_a_replay_that_is_stopped_in_good_order_has_not_ended_its_process(
+    shop: Stage, settler: Settler
+) -> None:
+    """OPS-4: however often it is stopped before it has done anything."""
+    await buried(shop, settler, "p")
+    replay_id = await begun(shop)
+    stop = asyncio.Event()
+    stop.set()
+    for _ in range(MAX_STARTS + 1):
+        assert await ReplayRun(shop.database, shop.rules, replay_id, 1, stop).run()
+    assert (await run(shop, replay_id)).status == "DONE"
+
+
 async def test_a_fault_of_ours_ends_the_replay_and_says_so(
     shop: Stage, settler: Settler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

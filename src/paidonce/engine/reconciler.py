@@ -75,6 +75,7 @@ class Reconciler:
         self._timers = timers or {}
         self._pauses_s = pauses_s
         self._telephone = Telephone(Patience(call_s=CALL_TIMEOUT_S))
+        self._survived: set[UUID] = set()
 
     async def run(self) -> NoReturn:
         """Work until cancelled. What is under way then is left to whoever comes next."""
@@ -87,6 +88,7 @@ class Reconciler:
 
     async def run_once(self) -> int:
         """Work on what is wanted, or due; returns how many reconciliations were finished."""
+        await self._give_back_starts()
         await self._make_due()
         async with self._database.connection() as connection:
             wanted = await reconciliations.sources_with_work(connection)
@@ -142,6 +144,9 @@ class Reconciler:
         except asyncio.CancelledError:
             await self._put_back(run.id)
             raise
+        except Exception:
+            self._survived.add(run.id)
+            raise
         log.info("reconciled", source=source.name, reconciliation=str(run.id), error=message)
         await self._tell_a_person(source, run.id)
 
@@ -175,6 +180,13 @@ class Reconciler:
             ),
             pauses_s=self._pauses_s,
         )
+
+    async def _give_back_starts(self) -> None:
+        """The database was away, and this process has not ended: that is not to be counted."""
+        if self._survived:
+            async with self._database.connection() as connection:
+                await reconciliations.give_back_starts(connection, self._survived)
+            self._survived.clear()
 
     async def _put_back(self, run_id: UUID) -> None:
         with contextlib.suppress(Exception):

@@ -1,9 +1,10 @@
 """One reconciliation: a gateway's books held against ours, from the first page to the report.
 
 What does not agree at first sight is only a doubt: while the statement is read, payments go on. A
-doubt is looked at again, and where the gateway seems to say less than we know, it is asked for that
-very payment *after* ours was read: facts only grow, so what it does not say then, it does not know.
-Everything may be done again from the beginning, and comes to the same end.
+doubt is judged as often as needed, always in one way: ours is read, and where the gateway seems to
+say less than that, it is asked for that very payment *after* ours was read. Facts only grow, so
+what it does not say then, it does not know. Everything may be done again from the beginning, and
+comes to the same end.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from paidonce.domain.reconciling import REPAIRABLE, Finding, Tally, compare
 from paidonce.engine.conversations import converse
 from paidonce.engine.gateway_calls import Line
 from paidonce.engine.items import Source
-from paidonce.engine.repairs import Repair, Repairs
+from paidonce.engine.repairs import Repair, Repairs, repair_key
 from paidonce.errors import GatewayError, GatewayMismatchError, GatewayUnreachableError
 from paidonce.providers.contract import Books, Call, Page, PageTurn, Reply
 from paidonce.store import reconciliations
@@ -33,9 +34,13 @@ from paidonce.store.reconciliations import Found, Known, Run
 
 MAX_PAGES: Final = 100_000
 MAX_DOUBTS: Final = 500
-"""How many doubts are put off, and then looked at together."""
+"""How many doubts are put off, and then cleared together."""
+MAX_REPAIRS: Final = 3
+"""How often a payment is repaired of which the gateway says ever more."""
 MAX_LOOKED_UP: Final = 1_000
 """How many payments are asked for one by one. More means that it is not the right statement."""
+MAX_LOOKED_AT_AGAIN: Final = 1_000
+"""How many open findings are looked at again; those that wait longest are first."""
 WALK_PAGE: Final = 1_000
 BEFORE_PAID: Final = timedelta(days=30)
 """How long before it was paid a payment of ours may have been heard of."""
@@ -55,11 +60,14 @@ class Doubt:
     """A payment of which the two sides may say different things."""
 
     ids: tuple[ExternalId, ...]
-    entry: PaymentEvent | None  # what the gateway says; None: it is to be asked
+    entry: PaymentEvent | None  # what the gateway said last; None: it is to be asked
     reported: PaymentEvent | None = None  # what its statement says
-    is_counted: bool = True  # whether it is one of those that are compared
+    is_new: bool = True  # whether it is of this time, and not left open by an earlier run
+    is_counted: bool = True  # whether it was not compared already
+    known: Known | None = None  # here, when it was judged
     finding: Finding | None = None
     reason: str = ""
+    repair: Repair | None = None  # the last that was made
 
     @property
     def id(self) -> ExternalId:
@@ -150,50 +158,75 @@ class Reconciliation:
             await self._clear_doubts()
 
     async def _look_at_what_is_open(self) -> None:
-        """Look again at what was found earlier, and has not been seen since this began."""
-        after = 0
-        while True:
-            left = await reconciliations.open_before(
-                self.session, self.source.id, self.run.now, after, MAX_DOUBTS
-            )
-            if not left:
-                return
-            after = left[-1].finding_id
-            self._doubts = [Doubt((one.id,), None, is_counted=False) for one in left]
-            await self._clear_doubts()
+        """Look again at what was found earlier, and has not been seen since this began.
+
+        It may be of any time, and says nothing against the statement; so it has its own limit.
+        """
+        left = await reconciliations.open_before(
+            self.session, self.source.id, self.run.now, MAX_LOOKED_AT_AGAIN
+        )
+        self.tally.compared += sum(not one.is_named for one in left)
+        self._doubts = [
+            Doubt((one.id,), None, is_new=False, is_counted=not one.is_named) for one in left
+        ]
+        await self._clear_doubts()
 
     # Doubts
 
     async def _clear_doubts(self) -> None:
-        """Look at them again: repair what can be repaired, and keep what cannot."""
         doubts, self._doubts = self._doubts, []
-        known = await self._known([one for doubt in doubts for one in doubt.ids])
-        repairable = []
-        for doubt in doubts:
-            looked = await self._looked_at(doubt, _of(doubt.ids, known))
-            if looked.finding in REPAIRABLE:
-                repairable.append(looked)
-            else:
-                await self._conclude(looked, _of(doubt.ids, known))
-        for start in range(0, len(repairable), MAX_DOUBTS):
-            await self._repair(repairable[start : start + MAX_DOUBTS])
+        for start in range(0, len(doubts), MAX_DOUBTS):
+            await self._clear(doubts[start : start + MAX_DOUBTS])
         await self._tell_progress()
 
-    async def _looked_at(self, doubt: Doubt, known: Known | None) -> Doubt:
-        """What is to be found of it. The gateway is asked after ours was read, never before."""
+    async def _clear(self, doubts: Sequence[Doubt]) -> None:
+        """Repair what can be repaired, and keep what cannot."""
+        left = await self._judge_all(doubts)
+        for _ in range(MAX_REPAIRS):
+            left = await self._judge_all(left)  # webhooks may have come while others were judged
+            if not left:
+                return
+            left = await self._judge_all(await self._repair(left))
+        for doubt in left:
+            await self._conclude(doubt)
+
+    async def _judge_all(self, doubts: Sequence[Doubt]) -> list[Doubt]:
+        """Those that are to be repaired. The others are concluded."""
+        to_repair = []
+        for doubt in doubts:
+            judged = await self._judge(doubt)
+            if self._is_to_be_repaired(judged):
+                to_repair.append(judged)
+            else:
+                await self._conclude(judged)
+        return to_repair
+
+    async def _judge(self, doubt: Doubt) -> Doubt:
+        """What is to be found of it now. The gateway is asked after ours was read, never before.
+
+        What it said earlier it still says, so that only what it did not say has to be asked for.
+        """
+        known = _of(doubt.ids, await self._known(doubt.ids))
         if doubt.entry is not None:
             finding = compare(_facts(known), doubt.entry, self.run.now)
-            if finding is not Finding.DIFFERS:
-                return replace(doubt, finding=finding)
+            if finding is None or finding in REPAIRABLE:
+                return replace(doubt, known=known, finding=finding)
         try:
             entry = await self._look_up(doubt)
         except GatewayMismatchError as error:
-            return replace(doubt, finding=Finding.DIFFERS, reason=str(error))
+            return replace(doubt, known=known, finding=Finding.DIFFERS, reason=str(error))
         finding = compare(_facts(known), entry, self.run.now)
-        return replace(doubt, entry=entry, finding=finding)
+        return replace(doubt, entry=entry, known=known, finding=finding, reason="")
+
+    def _is_to_be_repaired(self, judged: Doubt) -> bool:
+        """Whether it can be, and the same has not been tried already."""
+        made, entry = judged.repair, judged.entry
+        if not self.run.repairs or judged.finding not in REPAIRABLE or entry is None:
+            return False
+        return made is None or repair_key(made.entry) != repair_key(entry)
 
     async def _look_up(self, doubt: Doubt) -> PaymentEvent | None:
-        self._looked_up += 1
+        self._looked_up += doubt.is_new
         if self._looked_up > MAX_LOOKED_UP:
             raise GatewayUnreachableError(
                 f"its statement does not agree with more than {MAX_LOOKED_UP} payments that are "
@@ -201,57 +234,34 @@ class Reconciliation:
             )
         return await self._converse(lambda: self.books.look_up(doubt.ids))
 
-    async def _repair(self, doubts: Sequence[Doubt]) -> None:
-        """Settle what the gateway says, unless that has happened meanwhile."""
-        known = await self._known([one for doubt in doubts for one in doubt.ids])
-        left = []
-        for doubt in doubts:
-            here = _of(doubt.ids, known)
-            now = replace(doubt, finding=compare(_facts(here), doubt.entry, self.run.now))
-            if now.finding in REPAIRABLE and self.run.repairs:
-                left.append(now)
-            else:
-                await self._conclude(now, here)
-        if left:
-            await self._settle(left, known)
-
-    async def _settle(self, doubts: Sequence[Doubt], known: dict[ExternalId, Known]) -> None:
-        """What is to be repaired is kept as found before, so that a crash does not hide it."""
+    async def _repair(self, doubts: Sequence[Doubt]) -> list[Doubt]:
+        """Settle what the gateway says. It is kept as found before, lest a crash hides it."""
         repairs = []
         for doubt in doubts:
             assert doubt.entry is not None
             repair = Repair(EventId(uuid7()), doubt.entry)
             repairs.append(repair)
-            await self._conclude(doubt, _of(doubt.ids, known), repair.event_id)
+            await self._conclude(replace(doubt, repair=repair))
         event_ids = await self.repairs.store(repairs)
         became = await self.repairs.settled(event_ids)
-        fresh = await self._known([one for doubt in doubts for one in doubt.ids])
-        for doubt, event_id in zip(doubts, event_ids, strict=True):
-            here = _of(doubt.ids, fresh)
-            finding = compare(_facts(here), doubt.entry, self.run.now)
-            reason = f"its repair came to {became.get(event_id, 'nothing')}"
-            await self._conclude(replace(doubt, finding=finding, reason=reason), here, event_id)
+        return [
+            replace(
+                doubt,
+                repair=replace(repair, event_id=event_id),
+                reason=f"its repair came to {became.get(event_id, 'nothing')}",
+            )
+            for doubt, repair, event_id in zip(doubts, repairs, event_ids, strict=True)
+        ]
 
-    async def _conclude(
-        self, doubt: Doubt, known: Known | None, repair: EventId | None = None
-    ) -> None:
+    async def _conclude(self, doubt: Doubt) -> None:
         """Keep what is found; what was found earlier and is not so any more is resolved."""
-        entry, finding = doubt.entry, doubt.finding
+        finding = doubt.finding
         async with self.database.transaction() as connection:
             if finding is not None:
-                found = Found(
-                    id=doubt.id,
-                    kind=finding,
-                    reason=doubt.reason or REASONS[finding],
-                    known=known,
-                    order=entry.order if entry else known.order if known else None,
-                    reported=entry.amount if entry else None,
-                    refunded_minor=entry.refunded.amount_minor if entry and entry.refunded else 0,
-                    repair=repair,
-                )
+                found = _found(doubt, finding)
                 await reconciliations.keep(connection, self.run.id, self.source.id, found)
             await reconciliations.resolve(
-                connection, self.run.id, self.source.id, doubt.id.value, finding
+                connection, self.run.id, self.source.id, doubt.id, finding
             )
         if finding is None and doubt.is_counted:
             self.tally.agree(doubt.reported)
@@ -274,6 +284,20 @@ class Reconciliation:
             except GatewayUnreachableError:
                 await asyncio.sleep(pause_s)
         return await converse(begin(), self.line)
+
+
+def _found(doubt: Doubt, finding: Finding) -> Found:
+    entry, known = doubt.entry, doubt.known
+    return Found(
+        id=doubt.id,
+        kind=finding,
+        reason=doubt.reason or REASONS[finding],
+        known=known,
+        order=entry.order if entry else known.order if known else None,
+        reported=entry.amount if entry else None,
+        refunded_minor=entry.refunded.amount_minor if entry and entry.refunded else 0,
+        repair=doubt.repair.event_id if doubt.repair else None,
+    )
 
 
 def _of(ids: Sequence[ExternalId], known: dict[ExternalId, Known]) -> Known | None:

@@ -1,10 +1,12 @@
 """Repairs: what a gateway's books tell is settled as if its webhook had come (PAY-9).
 
 A repair is an event like any other, "look at this payment", with a key of its own: of what the
-books say. So the same repair is made once, and the webhook that comes after all adds nothing.
+books say. So the same repair is made once, and the webhook that comes after all adds nothing. One
+that was given up, and is still needed, is the same event, processed again.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -12,11 +14,12 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
-from paidonce.domain.events import DEFERRED, EventId, PaymentEvent
+from paidonce.domain.events import DEFERRED, EventId, EventStatus, PaymentEvent
 from paidonce.engine.bell import Bell
 from paidonce.engine.gateway_calls import SHARE_OF_RATE
 from paidonce.engine.items import Incoming, Request, Result, Rules, Source, Verdict
 from paidonce.engine.outcomes import report
+from paidonce.engine.reprocessing import Reprocessor
 from paidonce.engine.transactions import Settler
 from paidonce.errors import DatabaseAwayError
 from paidonce.providers.contract import Books, Confirmation, Delivery, fingerprint, key_digest
@@ -31,7 +34,8 @@ LOOK_PAUSE_S: Final = 0.1
 MAX_TRIES: Final = 5
 TRY_PAUSE_S: Final = 0.2
 
-_UNSETTLED: Final = ("RECEIVED", "VALIDATED")
+_UNSETTLED: Final = (EventStatus.RECEIVED, EventStatus.VALIDATED)
+_GIVEN_UP: Final = (EventStatus.FAILED_FINAL, EventStatus.DEAD_LETTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +87,10 @@ class Repairs:
                     reconciliation=str(self.run_id),
                 )
             await due.ring(connection)  # heard when this transaction has committed
+        event_ids = [EventId(one.event_id) for one in verdicts if one.event_id is not None]
+        await self._take_up(event_ids)
         self.bell.ring()
-        return [EventId(one.event_id) for one in verdicts if one.event_id is not None]
+        return event_ids
 
     async def settled(self, event_ids: Collection[EventId]) -> dict[EventId, str]:
         """What became of the events, in a word for each; waits for them, but not for ever."""
@@ -97,6 +103,16 @@ class Repairs:
             if is_settled or time.monotonic() > deadline_s:
                 return {one: row["error_code"] or row["status"] for one, row in found.items()}
             await asyncio.sleep(LOOK_PAUSE_S)
+
+    async def _take_up(self, event_ids: Collection[EventId]) -> None:
+        """Process again what was given up earlier: the payment still lacks it."""
+        async with self.database.connection() as connection:
+            found = await reconciliations.events(connection, event_ids)
+        reprocessor = Reprocessor(self.database, self.rules)
+        for event_id, row in found.items():
+            if row["status"] in _GIVEN_UP:
+                with contextlib.suppress(DatabaseAwayError):  # somebody else has it in hand
+                    await reprocessor.reprocess(event_id, self.actor)
 
     async def _settle(self, settler: Settler, items: list[Incoming]) -> list[Verdict]:
         for _ in range(MAX_TRIES):

@@ -184,6 +184,8 @@ class ReplayRun:
                     while not (holder.is_closed() or self._stop_asked.is_set()):
                         if not await self._step_despite_failures():
                             break
+                    if not holder.is_closed():
+                        await replays.give_back_start(holder, self._id)
                 return is_ours
         finally:
             holder.terminate()

@@ -59,7 +59,6 @@ class Found:
 class Left:
     """A finding that was left open."""
 
-    finding_id: int
     id: ExternalId
     is_named: bool  # whether the statement names the payment
 
@@ -135,6 +134,11 @@ async def begin(connection: Connection, source_id: SourceId) -> Run | None:
 async def put_back(connection: Connection, run_id: UUID) -> None:
     """Leave it to whoever comes next, as if it had not been begun."""
     await QUERIES["put_back"].run(connection, id=run_id)
+
+
+async def give_back_starts(connection: Connection, run_ids: Collection[UUID]) -> None:
+    """Count one start less of each, whoever works on it now."""
+    await QUERIES["give_back_starts"].run(connection, id=list(run_ids))
 
 
 async def progress(connection: Connection, run_id: UUID, tally: Tally) -> None:
@@ -251,26 +255,28 @@ async def resolve(
     connection: Connection,
     run_id: UUID,
     source_id: SourceId,
-    external_id: str,
+    external_id: ExternalId,
     kind: str | None = None,
 ) -> None:
     """Nothing is found of the payment any more, or nothing but what is of this kind."""
     await QUERIES["resolve"].run(
-        connection, run_id=run_id, source_id=source_id, external_id=external_id, kind=kind
+        connection,
+        run_id=run_id,
+        source_id=source_id,
+        id_kind=external_id.kind,
+        external_id=external_id.value,
+        kind=kind,
     )
 
 
 async def open_before(
-    connection: Connection, source_id: SourceId, before: datetime, after: int, limit: int
+    connection: Connection, source_id: SourceId, before: datetime, limit: int
 ) -> list[Left]:
-    """Findings that are open and were last seen before then."""
+    """Findings that are open and were last seen before then, the longest ago first."""
     rows = await QUERIES["open_before"].rows(
-        connection, source_id=source_id, before=before, after=after, limit=limit
+        connection, source_id=source_id, before=before, limit=limit
     )
-    return [
-        Left(row["id"], ExternalId(row["id_kind"], row["external_id"]), row["is_named"])
-        for row in rows
-    ]
+    return [Left(ExternalId(row["id_kind"], row["external_id"]), row["is_named"]) for row in rows]
 
 
 async def events(connection: Connection, event_ids: Collection[EventId]) -> dict[EventId, Row]:

@@ -39,14 +39,20 @@ RETURNING id, since, until, repairs, actor, starts, now() AS now;
 UPDATE reconciliations SET status = 'WAITING', starts = starts - 1
  WHERE id = :id AND status = 'RUNNING';
 
+-- name: give_back_starts
+UPDATE reconciliations SET starts = starts - 1
+ WHERE id = ANY (:id::uuid[]) AND finished_at IS NULL AND starts > 0;
+
 -- name: progress
 UPDATE reconciliations SET compared = :compared, agreed = :agreed WHERE id = :id;
 
 -- name: finish
--- What was found is counted from the findings, so that it is all of it after a restart as well.
+-- What was found is counted from the findings, so that it is all of it after a restart as well. What
+-- an earlier start has repaired and this one did not see is no part of what agrees.
 UPDATE reconciliations AS r
    SET status = :status, error_message = :error_message, finished_at = now(),
-       compared = :compared, agreed = :agreed_or_repaired - f.repaired, unreadable = :unreadable,
+       compared = :compared, agreed = greatest(:agreed_or_repaired - f.repaired, 0),
+       unreadable = :unreadable,
        repaired = f.repaired, behind = f.behind, differs = f.differs,
        missing_here = f.missing_here, missing_there = f.missing_there,
        new_findings = f.new_findings, sums = :sums, unapplied = u.unapplied
@@ -120,7 +126,7 @@ VALUES (
     :source_id, :id_kind, :external_id, :kind, :payment_id, :order_reference, :currency,
     :reported_minor, :reported_refunded_minor, :known_currency, :known_minor,
     :known_refunded_minor, :reason, :repair_event_id, :run_id, :run_id, now(), now())
-ON CONFLICT (source_id, external_id, kind) DO UPDATE
+ON CONFLICT (source_id, id_kind, external_id, kind) DO UPDATE
    SET payment_id = excluded.payment_id,
        order_reference = excluded.order_reference,
        currency = excluded.currency,
@@ -145,18 +151,19 @@ UPDATE reconciliation_findings
    SET resolved_at = now(), last_seen_at = now(), seen_by = :run_id,
        resolution = CASE WHEN repair_event_id IS NULL THEN 'gone' ELSE 'repaired' END
  WHERE source_id = :source_id
+   AND id_kind = :id_kind
    AND external_id = :external_id
    AND resolved_at IS NULL
    AND kind IS DISTINCT FROM :kind::text;
 
 -- name: open_before
 -- What earlier reconciliations, or an earlier start of this one, have left open.
-SELECT id, id_kind, external_id,
+SELECT id_kind, external_id,
        EXISTS (SELECT 1 FROM named AS n
                 WHERE n.kind = id_kind AND n.external_id = f.external_id) AS is_named
   FROM reconciliation_findings AS f
- WHERE source_id = :source_id AND resolved_at IS NULL AND last_seen_at < :before AND id > :after
- ORDER BY id
+ WHERE source_id = :source_id AND resolved_at IS NULL AND last_seen_at < :before
+ ORDER BY last_seen_at
  LIMIT :limit;
 
 -- name: events

@@ -181,6 +181,11 @@ async def begin(connection: Connection, replay_id: ReplayId) -> int | None:
     return None if row is None else int(row["starts"])
 
 
+async def give_back_start(connection: Connection, replay_id: ReplayId) -> None:
+    """Whoever has taken it up leaves it in good order."""
+    await QUERIES["give_back_start"].run(connection, replay_id=replay_id)
+
+
 async def set_total(connection: Connection, replay_id: ReplayId, total: int) -> None:
     """Say how many events there are to do."""
     await QUERIES["set_total"].run(connection, replay_id=replay_id, total=total)

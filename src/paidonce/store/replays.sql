@@ -119,6 +119,9 @@ UPDATE replays
  WHERE id = :replay_id AND status IN ('PENDING', 'RUNNING')
 RETURNING starts;
 
+-- name: give_back_start
+UPDATE replays SET starts = starts - 1 WHERE id = :replay_id AND starts > 0;
+
 -- name: set_total
 UPDATE replays SET total = :total WHERE id = :replay_id;
 

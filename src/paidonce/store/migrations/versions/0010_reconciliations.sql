@@ -66,14 +66,14 @@ CREATE TABLE reconciliation_findings (
     last_seen_at            timestamptz NOT NULL,
     resolved_at             timestamptz,
     resolution              text COLLATE "C",
-    UNIQUE (source_id, external_id, kind),
+    UNIQUE (source_id, id_kind, external_id, kind),
     CONSTRAINT reconciliation_findings_kind CHECK (
         kind IN ('behind', 'differs', 'missing_here', 'missing_there')),
     CONSTRAINT reconciliation_findings_resolution CHECK (
         (resolved_at IS NULL) = (resolution IS NULL) AND resolution IN ('repaired', 'gone'))
 );
 
-CREATE INDEX reconciliation_findings_open ON reconciliation_findings (source_id, id)
+CREATE INDEX reconciliation_findings_open ON reconciliation_findings (source_id, last_seen_at)
     WHERE resolved_at IS NULL;
 
 CREATE INDEX reconciliation_findings_opened ON reconciliation_findings (opened_by);
