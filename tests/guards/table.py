@@ -1111,6 +1111,15 @@ GUARDS: Final = (
         "tests/store/test_reprocessing.py::test_ten_operators_at_once_apply_a_payment_once",
         is_kin=True,
     ),
+    Guard(
+        "code that cannot be cut off does not keep the process",
+        "FUL-5",
+        "server.py",
+        "    end.start()\n",
+        "",
+        "tests/flow/test_handlers.py::test_a_worker_s_handler_that_cannot_be_cut_off_does_not_keep_it",
+        is_kin=True,
+    ),
     # What people are told, and what is dropped.
     Guard(
         # A message that is made anew at each attempt would have another id.
