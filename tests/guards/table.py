@@ -1131,6 +1131,16 @@ GUARDS: Final = (
         f"{_NOTIFYING}what_was_not_taken_is_sent_again_with_the_same_id_and_words",
     ),
     Guard(
+        "the message under way is told by its status",
+        "OBS-5",
+        "store/notices.sql",
+        "                ORDER BY at\n                LIMIT 1)\n",
+        "                   OR channel = :channel\n                ORDER BY id DESC\n"
+        "                LIMIT 1)\n",
+        f"{_NOTIFYING}a_message_made_by_a_clock_that_is_behind_is_sent",
+        is_kin=True,
+    ),
+    Guard(
         "whoever counts a surplus waits for nobody",
         "OBS-5",
         "store/notices.sql",
