@@ -37,6 +37,8 @@ from paidonce.web.health import add_health
 from paidonce.web.sample_webhooks import add_sample_webhooks
 
 ALL_ROLES: Final = frozenset(Role)
+CUT_OFF_S: Final = 1.5
+"""How long loops that were cut off have to let go. A user's handler has a part of it."""
 
 
 class Loop(Protocol):
@@ -129,7 +131,7 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
         if Role.JANITOR in roles:
             janitor = Janitor(database, settings.retention)
             await stack.enter_async_context(in_background(janitor.run()))
-        await _start(stack, loops)
+        _start(stack, loops)
         group = Group(database, rules, settings.server.max_waiting, bell)
         intake = Intake(group, Approver(database), sources, settings.server.mode == "queued")
         keeper = None
@@ -160,13 +162,16 @@ def _workers(settings: Settings, database: Database, rules: Rules, bell: Bell) -
     ]
 
 
-async def _start(stack: AsyncExitStack, loops: Sequence[Loop]) -> None:
-    """Run the loops side by side; at the end they are stopped all at once."""
-    for loop in loops:
-        await stack.enter_async_context(in_background(loop.run()))
+def _start(stack: AsyncExitStack, loops: Sequence[Loop]) -> None:
+    """Run the loops side by side; at the end they are stopped, and then cut off, all at once."""
+    tasks = [asyncio.create_task(loop.run()) for loop in loops]
 
     async def stop() -> None:
         await asyncio.gather(*(loop.stop() for loop in loops))
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CUT_OFF_S)
 
     stack.push_async_callback(stop)
 

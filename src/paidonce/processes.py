@@ -21,7 +21,7 @@ from paidonce.telemetry import configure_logging, logger
 log = logger(__name__)
 
 WATCH_S: Final = 1.0
-STOP_TIMEOUT_S: Final = 8.5
+STOP_TIMEOUT_S: Final = 9.0
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 5.0
 STEADY_S: Final = 10.0

@@ -3,9 +3,11 @@
 import asyncio
 import errno
 import gc
+import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from types import FrameType
@@ -20,14 +22,18 @@ from paidonce.errors import ConfigurationError
 from paidonce.operations import Scope
 from paidonce.processes import ALONE, ENDING, Place
 from paidonce.settings import Role, ServerSettings, Settings
-from paidonce.telemetry import configure_logging
+from paidonce.telemetry import configure_logging, logger
 from paidonce.web.connection import DeliveryConnection, GuardedConnection
+
+log = logger(__name__)
 
 BACKLOG: Final = 1024
 PORTS_TO_TRY: Final = 100
 GIVE_UP_S: Final = 4.0
 """When to stop, what was accepted has this long to be settled; then it has to come again."""
 GRACE_S: Final = 5
+LEAVE_S: Final = 0.5
+"""When all that is ours has stopped, what is left of a user's own code has this long to end."""
 GC_THRESHOLDS: Final = (20_000, 20, 50)
 
 _STOPPED: Final = "stopped by a signal"
@@ -53,6 +59,7 @@ async def serve(
                 await _Server(_uvicorn(app, settings), app, place.parent).serve(sockets=[listener])
     finally:
         listener.close()
+    _end_anyway()
 
 
 def _uvicorn(app: App, settings: Settings) -> uvicorn.Config:
@@ -94,6 +101,24 @@ async def work(settings: Settings, tell: Callable[[str], None]) -> None:
     async with running(settings, {Role.WORKER, Role.JANITOR}):
         tell("Paidonce works on what waits. It takes no deliveries: `paidonce serve` does.")
         await stop.wait()
+    _end_anyway()
+
+
+def _end_anyway() -> None:
+    """Let nothing keep the process: a handler may ignore that it is cancelled, or sit in a thread.
+
+    The event loop and the interpreter would wait for it for ever.
+    """
+    end = threading.Timer(LEAVE_S, _leave)
+    end.daemon = True
+    end.start()
+
+
+def _leave() -> None:
+    log.warning("left_behind", detail="code of a handler did not end; the process does")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _roles_at(place: Place, roles: Set[Role]) -> Set[Role]:

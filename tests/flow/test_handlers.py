@@ -16,7 +16,7 @@ from tests.flow.tools import event, items, rows, start_in_each, until
 from tests.service import BASIC, Service, paid
 
 HANDLERS: Final = """
-import asyncio, os, signal
+import asyncio, os, signal, time
 import paidonce
 
 @paidonce.on("payment.succeeded")
@@ -29,6 +29,15 @@ async def note(happened: paidonce.Happened) -> None:
     if happened.payment.ids[0].value.startswith("slow"):
         open("begun", "w").close()
         await asyncio.sleep(60)
+    if happened.payment.ids[0].value.startswith("thread"):
+        open("begun", "w").close()
+        await asyncio.to_thread(time.sleep, 60)
+    while happened.payment.ids[0].value.startswith("deaf"):
+        open("begun", "w").close()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            continue
     if happened.payment.ids[0].value.startswith("late"):
         raise paidonce.Retry("not yet", after=600)
     if happened.payment.ids[0].value.startswith("never"):
@@ -165,6 +174,36 @@ def test_a_stop_does_not_wait_for_a_slow_handler(
     assert noted(database_url) == 0
     waiting = "SELECT status FROM webhook_events WHERE id = $1::text::uuid"
     assert rows(database_url, waiting, event_id) == [{"status": "VALIDATED"}]
+
+
+@pytest.mark.parametrize("kind", ["deaf", "thread"])
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_handler_that_cannot_be_cut_off_does_not_keep_the_process(
+    start_service: StartService, database_url: str, own: dict[str, str], kind: str, processes: str
+) -> None:
+    """FUL-5 section 15: exit 0 within 10 s, however many of them there are."""
+    config = f"handler_timeout_s = 25\n{CONFIG}"
+    service = start_service(config, arguments=["--processes", processes], **own)
+    service.user("buyer@example.com")
+    for number in range(NUMBER):
+        service.deliver(paid(f"{kind}-{number}"))
+    assert until((service.folder / "begun").exists)
+    started_s = time.monotonic()
+    assert service.end() == 0
+    assert time.monotonic() - started_s < 10
+    assert noted(database_url) == 0
+
+
+def test_a_worker_s_handler_that_cannot_be_cut_off_does_not_keep_it(
+    start_service: StartService, start_worker: StartService, own: dict[str, str]
+) -> None:
+    """FUL-5 section 15"""
+    service = start_service(CONFIG, arguments=["--roles", "web"], **own)
+    service.user("buyer@example.com")
+    worker = start_worker(f"handler_timeout_s = 25\n{CONFIG}", **own)
+    service.deliver(paid("deaf"))
+    assert until((worker.folder / "begun").exists)
+    assert worker.end() == 0
 
 
 def test_several_processes_and_workers_handle_each_once(

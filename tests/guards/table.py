@@ -1113,6 +1113,15 @@ GUARDS: Final = (
         "tests/store/test_reprocessing.py::test_ten_operators_at_once_apply_a_payment_once",
         is_kin=True,
     ),
+    Guard(
+        "code that cannot be cut off does not keep the process",
+        "FUL-5",
+        "server.py",
+        "    end.start()\n",
+        "",
+        "tests/flow/test_handlers.py::test_a_worker_s_handler_that_cannot_be_cut_off_does_not_keep_it",
+        is_kin=True,
+    ),
     # What people are told, and what is dropped.
     Guard(
         # A message that is made anew at each attempt would have another id.
@@ -1122,6 +1131,16 @@ GUARDS: Final = (
         "   AND m.status = 'WAITING' AND m.run_at <= now()\n",
         "   AND m.attempts = 0\n",
         f"{_NOTIFYING}what_was_not_taken_is_sent_again_with_the_same_id_and_words",
+    ),
+    Guard(
+        "the message under way is told by its status",
+        "OBS-5",
+        "store/notices.sql",
+        "                ORDER BY at\n                LIMIT 1)\n",
+        "                   OR channel = :channel\n                ORDER BY id DESC\n"
+        "                LIMIT 1)\n",
+        f"{_NOTIFYING}a_message_made_by_a_clock_that_is_behind_is_sent",
+        is_kin=True,
     ),
     Guard(
         "whoever counts a surplus waits for nobody",

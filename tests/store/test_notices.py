@@ -248,6 +248,16 @@ async def test_a_refund_that_is_ahead_of_its_payment_is_told_after_a_day(shop: S
     assert await kinds(shop) == ["payment_missing"]
 
 
+async def test_what_came_to_order_keeps_those_that_were_counted_on_it(shop: Stage) -> None:
+    """OBS-5 SEC-8"""
+    back = shop.event(Says.REFUNDED, "late", amount_minor=99_000, currency="RUB")
+    await settle(shop, back)
+    await settle(shop, shop.paid("late"))
+    await shop.rows("UPDATE notices SET not_before = now(), more = 3")
+    async with shop.database.transaction() as connection:
+        assert [one.more for one in await notices.take(connection, "ops", uuid7())] == [3]
+
+
 async def test_a_flood_is_counted_and_not_kept(
     shop: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

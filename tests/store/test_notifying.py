@@ -4,7 +4,7 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from paidonce.engine.notifying import LOCK, Notifier
 from paidonce.settings import NotificationSettings
 from paidonce.store import notices
 from paidonce.store.db import Database
+from paidonce.store.listings import first_id_at
 from paidonce.store.locks import held_by_us
 from paidonce.store.notices import Notice, Told
 from tests.gateways.people import MailServer, Receiver
@@ -158,18 +159,67 @@ def test_the_pauses_grow_to_an_hour() -> None:
     assert notifying.DELAYS_S[-1] == max(notifying.DELAYS_S) == 3600.0
 
 
-async def test_what_nobody_takes_for_a_day_is_given_up(office: Office, receiver: Receiver) -> None:
-    """OBS-5: and what has come meanwhile is told then."""
+async def test_what_nobody_takes_for_a_day_is_told_with_what_has_come_since(
+    office: Office, receiver: Receiver
+) -> None:
+    """OBS-5: a weekend's outage loses nothing."""
     webhook(office, receiver)
     receiver.statuses = [500, 500]
     await office.notice(NoticeKind.CONFLICT)
+    await office.rows("UPDATE notices SET at = now(), more = 4")
     await office.notifier.run_once()
     await office.pass_time(86_400)
     await office.notice(NoticeKind.DEAD_LETTER)
     await office.notifier.run_once()
     assert await office.messages() == [("ops", "GIVEN_UP", 2)]
     assert await office.notifier.run_once() == 1
+    subject = "Paidonce: 1 dead letter, 5 conflicts"
+    assert receiver.verified(SECRET)[-1]["data"]["subject"] == subject
+
+
+async def test_what_nobody_takes_for_a_week_is_not_told_again(
+    office: Office, receiver: Receiver
+) -> None:
+    """OBS-5 SEC-8: nor does it wait for ever."""
+    webhook(office, receiver)
+    receiver.statuses = [500, 500]
+    await office.notice(NoticeKind.CONFLICT)
+    await office.rows("UPDATE notices SET at = now() - interval '7 days'")
+    await office.notifier.run_once()
+    await office.pass_time(86_400)
+    await office.notifier.run_once()
+    assert await office.messages() == [("ops", "GIVEN_UP", 2)]
+    await office.notice(NoticeKind.DEAD_LETTER)
+    assert await office.notifier.run_once() == 1
     assert receiver.verified(SECRET)[-1]["data"]["subject"] == "Paidonce: 1 dead letter"
+
+
+async def test_a_message_made_by_a_clock_that_is_behind_is_sent(
+    office: Office, receiver: Receiver
+) -> None:
+    """OBS-5: the clock of the last one that told people was ahead, and so its message's id is."""
+    webhook(office, receiver, every_s=60)
+    await office.notice(NoticeKind.MISMATCH)
+    assert await office.notifier.run_once() == 1
+    ahead = first_id_at(datetime.now(UTC) + timedelta(hours=1))
+    await office.rows(f"UPDATE notice_messages SET id = '{ahead}'")
+    await office.pass_time(60)
+    for sent in (1, 0):
+        await office.notice(NoticeKind.DEAD_LETTER)
+        assert await office.notifier.run_once() == sent, "one in so many seconds, as ever"
+    assert len(receiver.heard) == 2
+
+
+async def test_a_time_that_is_yet_to_come_keeps_nobody_from_being_told(
+    office: Office, receiver: Receiver
+) -> None:
+    """OBS-5: the clock of the database was ahead."""
+    webhook(office, receiver)
+    await office.notice(NoticeKind.MISMATCH)
+    assert await office.notifier.run_once() == 1
+    await office.pass_time(-86_400)
+    await office.notice(NoticeKind.DEAD_LETTER)
+    assert await office.notifier.run_once() == 1
 
 
 async def test_a_channel_that_hangs_holds_up_no_other(

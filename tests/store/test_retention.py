@@ -290,6 +290,29 @@ async def test_a_detach_whose_session_was_ended_is_finished_by_the_next_run(
     assert (await house.months())[0] == "2025_02"
 
 
+async def test_a_month_that_could_not_be_detached_may_be_kept_by_an_operator(house: House) -> None:
+    """INB-4: whoever detaches it by hand to keep it does not lose it."""
+    in_use: Connection = await asyncpg.connect(house.database.url)
+    async with in_use.transaction():
+        await in_use.execute("LOCK TABLE ONLY webhook_events IN SHARE UPDATE EXCLUSIVE MODE")
+        await house.once(drops())
+    await in_use.close()
+    assert (await house.months())[0] == "2025_01"
+    assert await house.pending() == 0
+    await house.run("ALTER TABLE webhook_events DETACH PARTITION webhook_events_2025_01")
+    await house.once(drops(0))
+    assert await house.tables() == ["2025_01"]
+
+
+async def test_the_mark_of_a_killed_janitor_is_taken_back(house: House) -> None:
+    """INB-4: it had marked the month, and not begun to detach it."""
+    await house.run(f"COMMENT ON TABLE webhook_events_2025_01 IS '{months.MARK}'")
+    await house.once(drops(0))
+    await house.run("ALTER TABLE webhook_events DETACH PARTITION webhook_events_2025_01")
+    await house.once(drops(0))
+    assert await house.tables() == ["2025_01"]
+
+
 async def test_events_are_settled_while_months_leave(house: House) -> None:
     """INB-4 DAT-2: with plans that were made while those months were there."""
     shop = await stage(house.database)

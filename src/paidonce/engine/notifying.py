@@ -37,6 +37,7 @@ STOP_TIMEOUT_S: Final = 1.0
 DELAYS_S: Final = (*(float(2**power) for power in range(12)), 3600.0)
 """How long to wait after each attempt in vain: a second, two, four, … and then an hour each."""
 GIVE_UP_S: Final = 86_400.0
+"""After that the message is given up; what it told is in the next one, with what has come since."""
 
 
 class Notifier:
@@ -97,7 +98,7 @@ class Notifier:
     async def _record(self, channel: Channel, message: Message, error: str | None) -> None:
         is_over = message.age_s >= GIVE_UP_S
         status = "SENT" if error is None else "GIVEN_UP" if is_over else "WAITING"
-        async with self._database.connection() as connection:
+        async with self._database.transaction() as connection:
             await notices.end(connection, message.id, status, error)
         result = {"SENT": "sent", "WAITING": "failed", "GIVEN_UP": "given_up"}[status]
         telemetry.bound(telemetry.NOTICES_SENT, channel.name, channel.kind, result).inc()

@@ -35,7 +35,7 @@ async def rights(connection: Connection) -> Mapping[str, Any]:
 async def missing_months(connection: Connection, now: datetime) -> list[str]:
     """Which of the partitions of this month and the next are not there."""
     month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    rows = await months.QUERIES["months"].rows(connection)
+    rows = await months.QUERIES["months"].rows(connection, marks=months.MARKS)
     there = {row["name"] for row in rows if not row["is_pending"]}
     wanted = [partition_name(month), partition_name(next_month(month))]
     return [name for name in wanted if name not in there]

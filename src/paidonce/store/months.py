@@ -7,6 +7,7 @@ goes on where the last one stopped.
 
 import re
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
@@ -18,6 +19,7 @@ QUERIES: Final = load_queries(__file__)
 
 MARK: Final = "Paidonce drops this table: its month is past [retention] payloads_days."
 ARCHIVE_MARK: Final = "Paidonce archives and then drops this table: its month is past its age."
+MARKS: Final = (MARK, ARCHIVE_MARK)
 PAGE_EVENTS: Final = 256
 """How many events are read at a time to be archived; each may be as large as a body may."""
 _NAME: Final = re.compile(r"webhook_events_(\d{4})_(\d{2})")
@@ -25,7 +27,7 @@ _NAME: Final = re.compile(r"webhook_events_(\d{4})_(\d{2})")
 
 async def old_months(connection: Connection, before: datetime) -> list[datetime]:
     """The months that ended by then and still have their partition, the oldest first."""
-    rows = await QUERIES["months"].rows(connection)
+    rows = await QUERIES["months"].rows(connection, marks=MARKS)
     found = [month_of(row["name"]) for row in rows if not row["is_pending"]]
     return [month for month in found if month is not None and next_month(month) <= before]
 
@@ -42,14 +44,24 @@ async def detach(connection: Connection, month: datetime, *, mark: str | None) -
     it. When that takes too long the session's lock_timeout ends it, and `finish_detaching` goes on.
     """
     name = partition_name(month)
-    if mark is not None:
-        await _comment(connection, name, f"'{mark}'")
-    await connection.execute(f"ALTER TABLE webhook_events DETACH PARTITION {name} CONCURRENTLY")
+    try:
+        # Before, so that whoever is cut off in the middle leaves a month that is known to go.
+        if mark is not None:
+            await _comment(connection, name, f"'{mark}'")
+        await connection.execute(f"ALTER TABLE webhook_events DETACH PARTITION {name} CONCURRENTLY")
+    except Exception:
+        with suppress(Exception):  # the session may be gone; `finish_detaching` does it then
+            await _unmark_attached(connection)
+        raise
 
 
 async def finish_detaching(connection: Connection) -> list[str]:
-    """End what an earlier `detach` has begun. Not in a transaction. Returns the tables' names."""
-    rows = await QUERIES["months"].rows(connection)
+    """End what an earlier `detach` has begun. Not in a transaction. Returns the tables' names.
+
+    One that has not come to begin is undone: the month has no mark any more.
+    """
+    await _unmark_attached(connection)
+    rows = await QUERIES["months"].rows(connection, marks=MARKS)
     pending = [row["name"] for row in rows if row["is_pending"]]
     for name in pending:
         await connection.execute(f"ALTER TABLE webhook_events DETACH PARTITION {name} FINALIZE")
@@ -124,6 +136,13 @@ async def _waits_in(table: str, connection: Connection, month: datetime) -> bool
         .row(connection, first_id=first_id_at(month), end_id=first_id_at(next_month(month)))
     )
     return row is not None and bool(row["is_so"])
+
+
+async def _unmark_attached(connection: Connection) -> None:
+    """An operator may detach such a month to keep it: it must not go then."""
+    for row in await QUERIES["months"].rows(connection, marks=MARKS):
+        if row["is_marked"] and not row["is_pending"]:
+            await _comment(connection, row["name"], "NULL")
 
 
 async def _attach(connection: Connection, name: str, month: datetime) -> None:

@@ -1,6 +1,7 @@
 -- name: months
--- Every month of events, and whether a detach of it was begun and not ended.
-SELECT child.relname AS name, inhdetachpending AS is_pending
+-- Every month of events, whether a detach of it was begun and not ended, and whether it has a mark.
+SELECT child.relname AS name, inhdetachpending AS is_pending,
+       coalesce(obj_description(child.oid, 'pg_class') = ANY (:marks::text[]), false) AS is_marked
   FROM pg_inherits
   JOIN pg_class AS child ON child.oid = inhrelid
  WHERE inhparent = 'webhook_events'::regclass

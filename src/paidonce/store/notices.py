@@ -19,6 +19,8 @@ MAX_UNTOLD: Final = 1_000
 """How many notices of one kind and source wait for a channel; more are counted and not kept."""
 MAX_TAKEN: Final = 10_000
 """How many notices one message is of at most."""
+TELL_FOR_S: Final = 7 * 86_400.0
+"""How long a notice is put into message after message while nobody takes them."""
 
 Telling = Mapping[NoticeKind, Sequence[str]]
 """The channels that want to be told of each kind."""
@@ -133,8 +135,14 @@ async def begin_attempt(
 
 
 async def end(connection: Connection, message_id: UUID, status: str, error: str | None) -> None:
-    """Write what became of an attempt: SENT, GIVEN_UP, or WAITING for another one."""
+    """Write what became of an attempt: SENT, GIVEN_UP, or WAITING for another one.
+
+    What was in a message that is given up is untold again, if it is not older than TELL_FOR_S. In
+    the caller's transaction.
+    """
     await QUERIES["end_attempt"].run(connection, id=message_id, status=status, error=error)
+    if status == "GIVEN_UP":
+        await QUERIES["tell_again"].run(connection, message_id=message_id, max_age_s=TELL_FOR_S)
 
 
 async def untold(connection: Connection, channels: Iterable[str]) -> list[dict[str, Any]]:

@@ -45,17 +45,21 @@ SELECT channel, given.at, kind, source, given.event_id, given.payment_id, given.
 SELECT EXISTS (SELECT 1 FROM notices
                 WHERE channel = :channel AND message_id IS NULL
                   AND (not_before IS NULL OR not_before <= now()))
+       AND NOT EXISTS (SELECT 1 FROM notice_messages
+                        WHERE channel = :channel AND status = 'WAITING')
        AND coalesce(
-           (SELECT status <> 'WAITING' AND at <= now() - :every_s::float8 * interval '1 second'
+           (SELECT at <= now() - :every_s::float8 * interval '1 second'
               FROM notice_messages
-             WHERE channel = :channel
-             ORDER BY id DESC
+             WHERE channel = :channel AND at <= now()
+             ORDER BY at DESC
              LIMIT 1), true) AS is_so;
 
 -- name: forget_settled
--- What was to be told later, and has come to order by itself.
+-- What was to be told later, and has come to order by itself. If others were counted on the row, it
+-- is told for their sake.
 DELETE FROM notices AS n
  WHERE n.channel = :channel AND n.message_id IS NULL AND n.not_before <= now()
+   AND n.more = 0
    AND NOT EXISTS (SELECT 1 FROM payments AS p
                     WHERE p.id = n.payment_id AND p.review = n.details ->> 'code');
 
@@ -77,11 +81,15 @@ INSERT INTO notice_messages (id, channel, at, content, run_at)
 VALUES (:id, :channel, now(), :content, now());
 
 -- name: begin_attempt
+-- The ids are of the clocks of those who made the messages, which may differ; the times are not.
 UPDATE notice_messages AS m
    SET attempts = m.attempts + 1,
        run_at = now() + interval '1 second'
            * (:delays_s::float8[])[least(m.attempts + 1, cardinality(:delays_s))]
- WHERE m.id = (SELECT id FROM notice_messages WHERE channel = :channel ORDER BY id DESC LIMIT 1)
+ WHERE m.id = (SELECT id FROM notice_messages
+                WHERE channel = :channel AND status = 'WAITING'
+                ORDER BY at
+                LIMIT 1)
    AND m.status = 'WAITING' AND m.run_at <= now()
 RETURNING m.id, m.at, m.content, m.attempts,
           extract(epoch FROM now() - m.at)::float8 AS age_s;
@@ -92,9 +100,15 @@ UPDATE notice_messages
        ended_at = CASE WHEN :status::text <> 'WAITING' THEN now() END
  WHERE id = :id;
 
+-- name: tell_again
+-- What was in a message that was given up is in the next one, unless it has become too old.
+UPDATE notices
+   SET message_id = NULL
+ WHERE message_id = :message_id AND at > now() - :max_age_s::float8 * interval '1 second';
+
 -- name: untold
--- In no message yet, or in the last one, which nobody has taken yet.
-SELECT wanted.channel, waiting.number + coalesce(unsent.number, 0) AS number,
+-- In no message yet, or in one that nobody has taken yet.
+SELECT wanted.channel, waiting.number + unsent.number AS number,
        coalesce(extract(epoch FROM now() - least(waiting.oldest, unsent.at)), 0)::float8 AS oldest_s
   FROM unnest(:channels::text[]) AS wanted (channel)
  CROSS JOIN LATERAL (
@@ -102,9 +116,7 @@ SELECT wanted.channel, waiting.number + coalesce(unsent.number, 0) AS number,
        FROM notices AS n
       WHERE n.channel = wanted.channel AND n.message_id IS NULL
         AND (n.not_before IS NULL OR n.not_before <= now())) AS waiting
-  LEFT JOIN LATERAL (
-     SELECT m.status, m.at, (m.content ->> 'total')::bigint AS number
+ CROSS JOIN LATERAL (
+     SELECT coalesce(sum((m.content ->> 'total')::bigint), 0)::bigint AS number, min(m.at) AS at
        FROM notice_messages AS m
-      WHERE m.channel = wanted.channel
-      ORDER BY m.id DESC
-      LIMIT 1) AS unsent ON unsent.status = 'WAITING';
+      WHERE m.channel = wanted.channel AND m.status = 'WAITING') AS unsent;

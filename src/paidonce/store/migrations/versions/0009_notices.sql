@@ -22,6 +22,9 @@ COMMENT ON COLUMN notices.more IS 'how many others of its kind and source were o
 -- What no message holds yet, by channel, and how much of each kind that is.
 CREATE INDEX notices_untold ON notices (channel, kind, source, id) WHERE message_id IS NULL;
 
+-- What a message holds, for when nobody takes it.
+CREATE INDEX notices_message ON notices (message_id) WHERE message_id IS NOT NULL;
+
 -- What a channel is sent. It keeps its id and its words until somebody has taken it.
 CREATE TABLE notice_messages (
     id       uuid PRIMARY KEY,
@@ -38,5 +41,7 @@ CREATE TABLE notice_messages (
     CONSTRAINT notice_messages_attempts CHECK (attempts >= 0)
 );
 
--- The last message of a channel; ids are in the order of time.
-CREATE INDEX notice_messages_channel ON notice_messages (channel, id);
+-- The last messages of a channel, and the one that nobody has taken yet.
+CREATE INDEX notice_messages_channel ON notice_messages (channel, at);
+
+CREATE INDEX notice_messages_status ON notice_messages (channel, status);
