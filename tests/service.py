@@ -20,7 +20,7 @@ from uuid import uuid4
 HERE: Final = "127.0.0.1"
 KEY: Final = "po_test-key-that-nobody-else-knows"
 SECRET: Final = "first-secret"
-START_TIMEOUT_S: Final = 30.0
+START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 20.0
 
 BASIC: Final = f"""

@@ -98,7 +98,7 @@ class Watching:
 
     def interrupt(self) -> int:
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(15)
+        return self.process.wait(60)
 
 
 def test_following_prints_each_new_event_once(filled: Shared) -> None:
@@ -108,9 +108,9 @@ def test_following_prints_each_new_event_once(filled: Shared) -> None:
     try:
         for number in range(3):
             service.deliver(paid(f"follow-{number}"))
-        assert until(lambda: len(watching.lines()) >= 3, 15)
+        assert until(lambda: len(watching.lines()) >= 3, 60)
         service.deliver(paid("follow-last"))
-        assert until(lambda: len(watching.lines()) >= 4, 15)
+        assert until(lambda: len(watching.lines()) >= 4, 60)
         told = [line["payment"] for line in watching.lines()]
         assert told == ["follow-0", "follow-1", "follow-2", "follow-last"]
     finally:
@@ -148,7 +148,7 @@ def test_listening_forwards_the_very_bytes_and_shows_the_answer(filled: Shared) 
         try:
             body = json.dumps(paid("listen-1"), indent=3).encode()
             assert service.deliver(body).json["status"] == "success"
-            assert until(lambda: len(watching.lines()) == 1, 15)
+            assert until(lambda: len(watching.lines()) == 1, 60)
         finally:
             assert watching.interrupt() in (0, 130)
         ((headers, forwarded),) = received
@@ -168,9 +168,9 @@ def test_listening_goes_on_when_nobody_answers(filled: Shared) -> None:
     watching = Watching(service.folder, "listen", "--forward-to", "http://127.0.0.1:9/x", "--json")
     try:
         service.deliver(paid("listen-2"))
-        assert until(lambda: len(watching.lines()) == 1, 15)
+        assert until(lambda: len(watching.lines()) == 1, 60)
         service.deliver(paid("listen-3"))
-        assert until(lambda: len(watching.lines()) == 2, 15)
+        assert until(lambda: len(watching.lines()) == 2, 60)
         assert {line["answer"]["http"] for line in watching.lines()} == {None}
     finally:
         assert watching.interrupt() in (0, 130)
