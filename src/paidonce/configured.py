@@ -110,4 +110,4 @@ def refuse_timers_without_books(settings: Settings) -> None:
 def configured_handlers(settings: Settings) -> Handlers:
     """The user's own, of this program and of what it imports. Raises ConfigurationError."""
     import_handlers(settings.handlers)
-    return registered(settings.handler_timeout_s)
+    return registered(settings.handler_timeout_s, settings.handler_concurrency)

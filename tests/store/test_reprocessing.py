@@ -1,6 +1,7 @@
 """An event is processed again where nobody else can settle it, and by the rules of all others."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ from paidonce.engine.reprocessing import Reprocessor
 from paidonce.engine.transactions import Settler
 from paidonce.errors import ConflictError, DatabaseAwayError, NotFoundError, StillRefusedError
 from paidonce.operations import EventFilter
+from paidonce.store.db import POOL_SIZE
 from tests.store import test_asking
 from tests.store.batches import Stage
 from tests.store.test_nonces import WithNonce
@@ -204,3 +206,41 @@ async def test_an_event_that_the_database_refuses_is_put_off_like_any_other(
     entry = await shop.one("SELECT * FROM audit_log WHERE action = 'event_reprocessed'")
     assert not entry["success"]
     assert json.loads(entry["details"])["is"] == "FAILED_RETRYABLE"
+
+
+async def test_slow_handlers_leave_connections_to_others(shop: Stage, settler: Settler) -> None:
+    """OPS-4 FUL-5: however many operators wait for them."""
+    called, may_end = asyncio.Event(), asyncio.Event()
+
+    async def handle(happened: Happened) -> None:
+        called.set()
+        await may_end.wait()
+
+    rules = replace(shop.rules, handlers=Handlers({Occasion.SUCCEEDED: (handle,)}, at_once=2))
+    items = await buried(shop, settler, *(f"p-{number}" for number in range(POOL_SIZE)))
+    reprocessor = Reprocessor(shop.database, rules)
+    work = [asyncio.create_task(reprocessor.reprocess(item.event_id, "tester")) for item in items]
+    async with asyncio.timeout(10):
+        await called.wait()
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(4):
+        for _ in range(POOL_SIZE):
+            await stack.enter_async_context(shop.database.connection())
+    may_end.set()
+    assert all(one.applied for one in await asyncio.gather(*work))
+
+
+async def test_a_slow_handler_that_breaks_its_transaction_is_recorded(
+    shop: Stage, settler: Settler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OPS-4 FUL-5: also when it took longer than an event that others hold is waited for."""
+    monkeypatch.setattr(reprocessing, "PATIENCE_S", 0.5)
+
+    async def handle(happened: Happened) -> None:
+        await asyncio.sleep(0.6)
+        await happened.connection.execute("ROLLBACK")
+
+    rules = replace(shop.rules, handlers=Handlers({Occasion.SUCCEEDED: (handle,)}))
+    (item,) = await buried(shop, settler, "p")
+    again = await reprocessed(shop, item, rules)
+    assert (again.becomes, again.code) == ("FAILED_RETRYABLE", "HANDLER_FAILED")
+    assert (await shop.event_row(item))["status"] == "FAILED_RETRYABLE"

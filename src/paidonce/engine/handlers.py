@@ -31,6 +31,7 @@ from paidonce.store.queries import Connection
 
 ENTRY_POINTS: Final = "paidonce.handlers"
 DEFAULT_TIMEOUT_S: Final = 10.0
+DEFAULT_AT_ONCE: Final = 4
 
 
 class Occasion(StrEnum):
@@ -79,6 +80,7 @@ class Handlers:
     timeout_s: float = DEFAULT_TIMEOUT_S
     instead: Held | None = None
     """What becomes of all that they would be called for, without calling them."""
+    at_once: int = DEFAULT_AT_ONCE  # for how many events they may be called
 
     def __bool__(self) -> bool:
         return any(self.of.values())
@@ -108,9 +110,10 @@ def on(name: str) -> Callable[[Decorated], Decorated]:
     return register
 
 
-def registered(timeout_s: float = DEFAULT_TIMEOUT_S) -> Handlers:
+def registered(timeout_s: float = DEFAULT_TIMEOUT_S, at_once: int = DEFAULT_AT_ONCE) -> Handlers:
     """All that was registered so far."""
-    return Handlers({one: tuple(handlers) for one, handlers in _registered.items()}, timeout_s)
+    of = {one: tuple(handlers) for one, handlers in _registered.items()}
+    return Handlers(of, timeout_s, at_once=at_once)
 
 
 def import_handlers(modules: Sequence[str]) -> None:

@@ -47,6 +47,9 @@ from paidonce.store.reprocessing import Action, Stored
 
 PATIENCE_S: Final = 2.0
 BUSY_PAUSE_S: Final = 0.02
+MAX_AT_ONCE: Final = 4
+TURN_S: Final = 10.0
+"""How many events are processed again at once, and how long others wait for their turn."""
 
 _FIRST_ATTEMPT_IS_READ_OFF: Final = (EventStatus.PROCESSED, EventStatus.IGNORED)
 """Of such an event the first attempt stands in its columns alone, which are about to change."""
@@ -114,8 +117,11 @@ class Reprocessor:
     """Processes one event again, in a transaction of its own."""
 
     def __init__(self, database: Database, rules: Rules) -> None:
-        self._database = database
         self._rules = rules
+        # Handlers may take long. Then others are to have connections.
+        is_slow = bool(rules.handlers)
+        self._transaction = database.transaction_apart if is_slow else database.transaction
+        self._turns = asyncio.Semaphore(rules.handlers.at_once if is_slow else MAX_AT_ONCE)
 
     async def reprocess(
         self, event_id: EventId, actor: str, only: EventStatus | None = None
@@ -123,12 +129,23 @@ class Reprocessor:
         """What became of the event.
 
         Raises NotFoundError, ConflictError when it is not of the `only` status that was asked for,
-        StillRefusedError when it stays refused, or DatabaseAwayError when others hold it too long.
+        StillRefusedError when it stays refused, or DatabaseAwayError when others hold it too long,
+        or too many wait for their turn.
         """
+        try:
+            await asyncio.wait_for(self._turns.acquire(), TURN_S)
+        except TimeoutError:
+            raise DatabaseAwayError("many events are being processed again; try again") from None
+        try:
+            return await self._reprocess(event_id, actor, only)
+        finally:
+            self._turns.release()
+
+    async def _reprocess(self, event_id: EventId, actor: str, only: EventStatus | None) -> Again:
         rules, deadline_s = self._rules, time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline_s:
             try:
-                async with self._database.transaction() as connection:
+                async with self._transaction() as connection:
                     again = await _reprocess_one(connection, event_id, rules, actor, only)
                 report_changed([again])
                 return again
@@ -136,6 +153,7 @@ class Reprocessor:
                 broken = broken_transaction(error)
                 if broken is not None:
                     rules = without_calls(rules, broken.held)
+                    deadline_s = time.monotonic() + PATIENCE_S  # however long the handler took
                 elif not isinstance(error, _BusyError) and trouble(error) is not Trouble.RERUN:
                     raise
             await asyncio.sleep(BUSY_PAUSE_S)

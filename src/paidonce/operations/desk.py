@@ -8,6 +8,7 @@ from uuid import UUID
 
 from paidonce.engine.items import Rules
 from paidonce.engine.linking import Linker
+from paidonce.engine.reprocessing import Reprocessor
 from paidonce.store.db import Database
 from paidonce.store.listings import LAST_ID
 
@@ -71,6 +72,7 @@ class Desk:
         self._rules = rules
         self._pepper = pepper
         self._linker = Linker(database, rules)
+        self._reprocessor = Reprocessor(database, rules)
 
     def masked(self, text: str) -> str:
         """The text without what no answer and no log may hold."""

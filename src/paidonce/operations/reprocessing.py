@@ -5,7 +5,6 @@ from uuid import UUID
 
 from paidonce.domain.events import EventId, EventStatus
 from paidonce.engine.fates import Again
-from paidonce.engine.reprocessing import Reprocessor
 from paidonce.errors import ConflictError
 from paidonce.operations.desk import Actor, Found
 from paidonce.operations.events import EventVerbs
@@ -38,8 +37,7 @@ class ReprocessingVerbs(EventVerbs):
         Raises NotFoundError, StillRefusedError when it stays refused, ConflictError when its source
         is not configured any more, or DatabaseAwayError when others hold it for too long.
         """
-        reprocessor = Reprocessor(self._database, self._rules)
-        again = await reprocessor.reprocess(EventId(event_id), actor.name)
+        again = await self._reprocessor.reprocess(EventId(event_id), actor.name)
         return _shown(again, await self.event(event_id))
 
     async def dead_letters(self, **filters: Any) -> Found[EventView]:
@@ -48,9 +46,8 @@ class ReprocessingVerbs(EventVerbs):
 
     async def retry_dead_letter(self, event_id: UUID, actor: Actor) -> ReprocessedEvent:
         """The same as reprocessing it. Raises ConflictError when it is no dead letter."""
-        reprocessor = Reprocessor(self._database, self._rules)
         only = EventStatus.DEAD_LETTER
-        again = await reprocessor.reprocess(EventId(event_id), actor.name, only)
+        again = await self._reprocessor.reprocess(EventId(event_id), actor.name, only)
         return _shown(again, await self.event(event_id))
 
     async def discard_dead_letter(self, event_id: UUID, actor: Actor, reason: str) -> EventDetail:

@@ -109,6 +109,20 @@ class Database:
         async with self.connection() as connection, connection.transaction():
             yield connection
 
+    @asynccontextmanager
+    async def transaction_apart(self) -> AsyncIterator[Connection]:
+        """The same on a connection of its own, for what may take long: the pool is for others."""
+        connection = await self.dedicated()
+        try:
+            async with connection.transaction():
+                yield connection
+        except Exception as error:
+            if trouble(error) is Trouble.AWAY:
+                raise away(error) from error
+            raise
+        finally:
+            connection.terminate()
+
     async def dedicated(self) -> Connection:
         """A connection of one's own with pinned plans, for a flusher or a worker."""
         try:
