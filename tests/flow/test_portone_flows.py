@@ -17,7 +17,7 @@ from tests.flow.tools import event, is_problem, items, until
 from tests.gateways.portone import (
     V1_KEY,
     V1_SECRET,
-    V2_SECRET,
+    V2_SECRETS,
     Cancellation,
     Payment,
     PortOneGateway,
@@ -38,17 +38,17 @@ ban_threshold = 0
 provider = "portone"
 secrets = ["{whsec(SECRET)}"]
 api_url = "URL"
-api_secret = "{V2_SECRET}"
+api_secret = "{V2_SECRETS[0]}"
 [sources.kr_away]
 provider = "portone"
 secrets = ["{whsec(SECRET)}"]
 api_url = "URL"
-api_secret = "{V2_SECRET}"
+api_secret = "{V2_SECRETS[1]}"
 [sources.kr_asks]
 provider = "portone"
 secrets = ["{whsec(SECRET)}"]
 api_url = "URL"
-api_secret = "{V2_SECRET}"
+api_secret = "{V2_SECRETS[2]}"
 confirm = "match-order"
 [sources.kr_old]
 provider = "portone"

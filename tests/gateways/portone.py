@@ -21,6 +21,8 @@ from portone_server_sdk._generated.payment.payment_filter_input import (
 from paidonce.domain.money import EXPONENTS
 
 V2_SECRET: Final = "v2-api-secret"
+V2_SECRETS: Final = (V2_SECRET, "v2-second-secret", "v2-third-secret")
+"""A shop may have several."""
 V1_KEY: Final = "v1-api-key"
 V1_SECRET: Final = "v1-api-secret"
 STORE: Final = "store-1"
@@ -256,7 +258,7 @@ class PortOneGateway:
         return self._v1(key, payment, request.query.get("include_sandbox") == "true")
 
     def _v2(self, key: str, payment: Payment | None, store_id: str) -> web.Response:
-        if key != V2_SECRET:
+        if key not in V2_SECRETS:
             return web.json_response({"type": "UNAUTHORIZED"}, status=401)
         if payment is None or payment.store_id != store_id:
             return web.json_response({"type": "PAYMENT_NOT_FOUND"}, status=404)

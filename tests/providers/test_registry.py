@@ -79,3 +79,39 @@ def test_an_unknown_provider_is_refused_with_those_that_are_known() -> None:
     assert "sources.shop.provider" in told
     assert "'tida'" in told
     assert ", ".join(sorted({*REGISTRY, "acme"})) in told
+
+
+STORES = {
+    "none named": (None, None),
+    "one named": ("store-1", None),
+    "the other named": (None, "store-1"),
+    "the same": ("store-1", "store-1"),
+}
+
+
+def korean(store_id: str | None, api_secret: str = "a secret of the API") -> SourceSettings:
+    options = {"api_secret": api_secret} | ({"store_id": store_id} if store_id else {})
+    return SourceSettings(provider="portone", secrets=("whsec_c2VjcmV0",), **options)
+
+
+@pytest.mark.parametrize("stores", STORES.values(), ids=STORES)
+def test_two_sources_that_would_take_the_same_payments_are_refused(
+    stores: tuple[str | None, str | None],
+) -> None:
+    """PRV-3 PRV-7: one api_secret shows both the same payments, unless each names its store."""
+    one, other = stores
+    sources = {"kr": korean(one), "seoul": korean(other)}
+    with pytest.raises(ConfigurationError) as refused:
+        configured_providers(Settings(sources=sources))
+    told = str(refused.value)
+    assert "sources.kr.store_id" in told
+    assert "sources.seoul.store_id" in told
+    assert "a secret of the API" not in told
+
+
+def test_two_stores_or_two_accounts_are_two_sources() -> None:
+    """PRV-3"""
+    stores = {"kr": korean("store-1"), "seoul": korean("store-2"), "busan": korean("store-3")}
+    assert len(configured_providers(Settings(sources=stores))) == 3
+    accounts = {"kr": korean(None), "seoul": korean(None, "another secret")}
+    assert len(configured_providers(Settings(sources=accounts))) == 2

@@ -65,7 +65,7 @@ def _sources(world: World) -> Finding:
             return Finding("sources", State.OK, "none: `paidonce serve` adds one to try")
         remedy = 'add [sources.payments] with provider = "tilda", secrets = ["env:TILDA_SECRET"]'
         return Finding("sources", State.PROBLEM, "there are none", remedy)
-    wrong = list(_wrong_sources(world.settings))
+    wrong = list(dict.fromkeys(_wrong_sources(world.settings)))
     if wrong:
         return Finding("sources", State.PROBLEM, "; ".join(wrong), "mend what is named")
     named = [f"{name} ({one.provider})" for name, one in world.settings.sources.items()]
@@ -78,10 +78,11 @@ def _wrong_sources(settings: Settings) -> Iterator[str]:
             configured_providers(settings.model_copy(update={"sources": {name: source}}))
         except PaidonceError as error:
             yield str(error)
-    try:
-        configured_addresses(settings)
-    except PaidonceError as error:
-        yield str(error)
+    for check in (configured_providers, configured_addresses):  # one beside the other
+        try:
+            check(settings)
+        except PaidonceError as error:
+            yield str(error)
 
 
 def _secrets(world: World) -> Finding:

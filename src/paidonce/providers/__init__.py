@@ -37,9 +37,11 @@ REGISTRY: Final[Mapping[str, Configure]] = {
 def configured_providers(settings: Settings) -> dict[str, Provider]:
     """Every source's provider, by the source's name. Raises ConfigurationError."""
     accepts_test = settings.environment != "production"
-    return {
+    providers = {
         name: _configured(name, source, accepts_test) for name, source in settings.sources.items()
     }
+    portone.refuse_shared_stores(providers)
+    return providers
 
 
 def configured_secrets(settings: Settings) -> list[str]:

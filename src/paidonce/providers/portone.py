@@ -245,6 +245,25 @@ def configure(setup: Setup) -> Provider:
     )
 
 
+def refuse_shared_stores(sources: Mapping[str, Provider]) -> None:
+    """Raise ConfigurationError for V2 sources, by name, that would take the same payments.
+
+    Without a store_id a secret shows the payments of its own store, whichever that is.
+    """
+    named: dict[tuple[str, str], dict[str | None, str]] = {}
+    for name, one in sources.items():
+        if isinstance(one, PortOne):
+            others = named.setdefault((one.api.url, one.api.secret), {})
+            if others and (one.store_id is None or None in others or one.store_id in others):
+                other = others.get(one.store_id) or next(iter(others.values()))
+                raise ConfigurationError(
+                    f"sources.{name}.store_id, sources.{other}.store_id: both sources have the "
+                    "same api_secret, and would take the same payments; name a store_id in each, "
+                    "and not the same one"
+                )
+            others[one.store_id] = name
+
+
 def _currency(setup: Setup) -> str:
     chosen = setup.options.get("currency", DEFAULT_CURRENCY)
     try:

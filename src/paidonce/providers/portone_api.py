@@ -1,6 +1,7 @@
 """PortOne's V2 API: what it says of one payment, and which payments there are.
 
-https://developers.portone.io/api/rest-v2/payment, checked on 2026-11-16.
+https://developers.portone.io/api/rest-v2/payment, read on 2026-11-16 in a stored copy of its
+OpenAPI document (`src/schema` of github.com/portone-io/developers.portone.io), not on the site.
 """
 
 from collections.abc import Collection, Generator, Mapping

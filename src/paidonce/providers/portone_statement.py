@@ -13,8 +13,8 @@ V1  GET /payments/status/paid?from=…&to=…&page=1&limit=100
 A payment that was given back in part keeps, in V1, the time at which it was paid.
 
 https://developers.portone.io/api/rest-v2/payment and
-https://developers.portone.io/api/rest-v1/payment (the OpenAPI documents of both), checked on
-2026-11-16.
+https://developers.portone.io/api/rest-v1/payment, read on 2026-11-16 in stored copies of their
+OpenAPI documents (`src/schema` of github.com/portone-io/developers.portone.io), not on the site.
 """
 
 from collections.abc import Callable, Generator, Mapping
