@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 import structlog
 
+from paidonce.engine import janitor as engine_janitor
 from paidonce.engine import retention
 from paidonce.engine.items import Result
 from paidonce.engine.janitor import Janitor, Task
@@ -571,10 +572,9 @@ class Broken:
 class Counting:
     """A task that says when it runs, and waits for leave to end."""
 
-    period_s = 3600.0
-
-    def __init__(self, name: str = "counting") -> None:
+    def __init__(self, name: str = "counting", period_s: float = 3600.0) -> None:
         self.name = name
+        self.period_s = period_s
         self.runs = 0
         self.begun = asyncio.Event()
         self.leave = asyncio.Event()
@@ -617,6 +617,25 @@ async def test_a_task_runs_in_one_process_at_a_time(house: House) -> None:
     await running
     await janitor(house, same).run_once(NOW)
     assert same.runs == 1
+
+
+async def test_what_is_done_often_does_not_wait_for_what_takes_long(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DAT-3 OBS-2: a month that is archived for hours does not stop the statistics."""
+    monkeypatch.setattr(engine_janitor, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(engine_janitor, "PAUSE_WHILE_MORE_S", 0.0)
+    slow, quick = Counting("slow"), Counting("quick", period_s=5.0)
+    quick.leave.set()
+    running = asyncio.create_task(janitor(house, slow, quick).run())
+    async with asyncio.timeout(10):
+        await slow.begun.wait()
+        already = quick.runs
+        while quick.runs < already + 3:
+            await asyncio.sleep(0.01)
+    assert slow.runs == 1
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_a_task_that_failed_has_let_go_of_its_lock(house: House) -> None:

@@ -34,7 +34,9 @@ cards = (
     .map(with_check_digit)
     .filter(lambda number: not is_time(number))
 )
-separators = st.sampled_from(["", " ", "-", ".", "/", "\u00a0", " - "])
+separators = st.sampled_from(
+    ["", " ", "-", ".", "/", "\u00a0", " - ", "\u2009", "\u2011", "\u202f"]
+)
 plain = st.text(
     st.characters(exclude_categories=("Cs", "Nd"), exclude_characters=' -._/+%\x00\xa0"\\&='),
     max_size=20,
@@ -81,6 +83,47 @@ def test_a_card_number_never_survives(card: tuple[str, str], before: str, after:
         assert number not in digits_of(left), body
     assert number not in digits_of(MASKER.line(text))
     assert MASKER.is_suspicious(text)
+
+
+@pytest.mark.parametrize("separator", ["\t", "\n", "\r\n", ",", ", ", ":", "*"])
+@pytest.mark.parametrize(
+    "groups",
+    ["4111 1111 1111 1111", "6212 3456 7890 1000 000", "3782 822463 10005", "3056 930902 5904"],
+)
+def test_a_card_number_is_seen_in_a_list(separator: str, groups: str) -> None:
+    """SEC-7: in groups as they are printed, whatever else the list holds."""
+    written = groups.replace(" ", separator)
+    for text in (written, f"1234{separator}{written}", json.dumps({"a": f"no {written}."})):
+        assert groups.replace(" ", "") not in digits_of(MASKER.text(text))
+        assert MASKER.is_suspicious(written)
+        assert groups.replace(" ", "") not in digits_of(MASKER.line(written))
+
+
+@given(
+    st.lists(
+        st.datetimes().map(str)
+        | st.times().map(str)
+        | st.decimals(0, 10**7, places=2).map(str)
+        | st.integers(10**9, 10**10).map(str)
+        | st.integers(0, 10**9).map(lambda amount: f"{amount:,}.00"),
+        max_size=8,
+    ),
+    st.sampled_from([",", ", ", "\t", "\n", ":"]),
+)
+def test_lists_of_times_and_amounts_are_masked_no_more_than_without_signs(
+    values: list[str], separator: str
+) -> None:
+    """OPS-2: what stands by itself is as good in a list."""
+    apart = [MASKER.text(f"x{value}x")[1:-1] for value in values]
+    assert MASKER.text(f"x{separator.join(values)}x")[1:-1] == separator.join(apart)
+
+
+def test_a_number_that_is_too_long_for_a_card_is_not_suspicious() -> None:
+    """SEC-7 DAT-2: such as every trade number of Alipay's; nothing near it is overlooked."""
+    trade = "2026111622001476381000123456"
+    assert not MASKER.is_suspicious(f"{trade}|alipay:{trade}|990.00")
+    assert MASKER.is_suspicious(f"{trade}-4111 1111 1111 1111")
+    assert MASKER.line(f"{trade}-4111 1111 1111 1111") == f"{trade}-*** *** *** ***"
 
 
 @given(st.integers(0, 10**12 - 1), st.integers(0, 99))

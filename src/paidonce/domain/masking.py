@@ -5,7 +5,8 @@ as it is. It changes nothing but what it hides:
 
 - card numbers: 13 to 19 digits, a few blanks or signs between them, with the right check digit.
   A number that begins with 1 and has 13, 16 or 19 digits is a time in parts of a second, and no
-  card; neither is a UUID;
+  card; neither is a UUID. Signs that stand in lists and times, such as a comma or a colon, count
+  only between groups as they are printed on cards;
 - values whose name says that they are secret, such as `password` or `card_number`, and all that is
   within them;
 - API keys of ours, and the secrets that the masker was given, wherever they stand.
@@ -32,13 +33,21 @@ MARGIN: Final = 4_096
 SHORTEST_CARD: Final = 13
 LONGEST_CARD: Final = 19
 
-_SEPARATOR: Final = r"(?:[ \-._/+\x00\xa0\xc2]|%20|%2[DdEe])"
+_SEPARATOR: Final = (
+    r"(?:[ \-._/+\x00\xa0\xc2\u2000-\u200b\u2010-\u2015\u202f\u2212\u3000]|%20|%2[DdEe]"
+    # Blanks and hyphens of U+20.. as bytes of UTF-8 and of UTF-16, each read as Latin-1.
+    r"|\xe2\x80[\x80-\xaf]|\x00[\x01-\x15] | [\x01-\x15]\x00)"
+)
+_LISTED: Final = re.compile(r"\d{3,6}(?:[\t\r\n,:*]{1,2} ?\d{3,6}){2,}")
+_PRINTED: Final = frozenset({(4, 4, 4, 4), (4, 4, 4, 4, 3), (4, 6, 5), (4, 6, 4)})
+_ISSUERS: Final = frozenset((3, 4, 5, 6))
 _UUID: Final = r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
 _DIGITS: Final = re.compile(
     rf"(?P<uuid>{_UUID})|\d(?:{_SEPARATOR}{{0,7}}\d){{{SHORTEST_CARD - 1},}}"
 )
 _RUN: Final = b"0" * SHORTEST_CARD
-_BETWEEN_DIGITS: Final = b" -._/+\x00"
+_BETWEEN_DIGITS: Final = b" -._/+\x00\t\r\n,:*"
+_TOO_LONG: Final = re.compile(rf"\d{{{LONGEST_CARD + 1},}}")
 _DIGITS_ALIKE: Final = bytes(ord("0") if chr(byte).isdecimal() else 0 for byte in range(256))
 _GROUP: Final = re.compile(r"\d+")
 _IN_EMAIL: Final = r"[^\s\"'<>@,;:=&?()\[\]{}|\\]"
@@ -73,7 +82,7 @@ class Masker:
         for secret in self._known:
             if secret in text:
                 return True
-        return _RUN in text.encode().translate(_DIGITS_ALIKE, _BETWEEN_DIGITS)
+        return _has_run(text) and _has_run(_TOO_LONG.sub("x", text))
 
     def line(self, text: str) -> str:
         """The text of a log line or an answer: e-mail addresses are masked too."""
@@ -113,7 +122,8 @@ class Masker:
     def _plain(self, text: str) -> str:
         if self._secrets is not None:
             text = self._secrets.sub(HIDDEN, text)
-        return _DIGITS.sub(_without_cards, _API_KEY.sub(HIDDEN, text))
+        text = _DIGITS.sub(_without_cards, _API_KEY.sub(HIDDEN, text))
+        return _LISTED.sub(_without_listed_cards, text)
 
     def _json(self, text: str, depth: int) -> str:
         """Token by token, so that what is no good JSON is masked all the same."""
@@ -179,17 +189,39 @@ def _name(token: str) -> str:
         return token
 
 
+def _has_run(text: str) -> bool:
+    """Whether there are as many digits as a card has, whatever stands between them."""
+    return _RUN in text.encode().translate(_DIGITS_ALIKE, _BETWEEN_DIGITS)
+
+
 def _without_cards(found: re.Match[str]) -> str:
     """Digits and what stands between them, with the groups hidden that make a card number."""
-    text = found[0]
     if found["uuid"]:
-        return text
-    groups = list(_GROUP.finditer(text))
+        return found[0]
+    groups = list(_GROUP.finditer(found[0]))
+    hidden: set[int] = set()
+    for first, last in _card_numbers(groups):
+        hidden |= set(range(first, last + 1))
+    return _with_hidden(found[0], groups, hidden)
+
+
+def _without_listed_cards(found: re.Match[str]) -> str:
+    """The same of a list, in which only what is written as on a card is one."""
+    groups = list(_GROUP.finditer(found[0]))
+    hidden: set[int] = set()
+    for first, last in _card_numbers(groups):
+        sizes = tuple(len(group[0]) for group in groups[first : last + 1])
+        if sizes in _PRINTED and int(groups[first][0][0]) in _ISSUERS:
+            hidden |= set(range(first, last + 1))
+    return _with_hidden(found[0], groups, hidden)
+
+
+def _card_numbers(groups: list[re.Match[str]]) -> Iterator[tuple[int, int]]:
+    """The first and the last of those groups of digits that together may be a card number."""
     digits = [int(digit) for group in groups for digit in group[0]]
     # Sums of the digits before each, every other one doubled: the even ones, or the odd ones.
     sums = [list(accumulate(_every_other_doubled(digits, odd), initial=0)) for odd in (0, 1)]
     starts = list(accumulate((len(group[0]) for group in groups), initial=0))
-    hidden: set[int] = set()
     for first in range(len(groups)):
         for last in range(first, len(groups)):
             begin, end = starts[first], starts[last + 1]
@@ -197,8 +229,7 @@ def _without_cards(found: re.Match[str]) -> str:
                 break
             told = sums[end % 2]
             if (told[end] - told[begin]) % 10 == 0 and _is_card_like(digits[begin], end - begin):
-                hidden |= set(range(first, last + 1))
-    return _with_hidden(text, groups, hidden)
+                yield first, last
 
 
 def _is_card_like(first_digit: int, length: int) -> bool:

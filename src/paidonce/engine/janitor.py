@@ -51,12 +51,18 @@ class Janitor:
         self._tasks = usual_tasks(retention) if tasks is None else tasks
 
     async def run(self) -> None:
-        """Work until cancelled: one task after the other, each in its own time."""
+        """Work until cancelled. What is done often does not wait for what may take hours."""
+        often = [task for task in self._tasks if task.period_s < HOURLY_S]
+        seldom = [task for task in self._tasks if task.period_s >= HOURLY_S]
+        await asyncio.gather(*(self._take_turns(tasks) for tasks in (often, seldom) if tasks))
+
+    async def _take_turns(self, tasks: Sequence[Task]) -> None:
+        """One task after the other, each in its own time."""
         begun_s = time.monotonic()
-        due_s = {task.name: begun_s + FIRST_PAUSE_S for task in self._tasks}
+        due_s = {task.name: begun_s + FIRST_PAUSE_S for task in tasks}
         while True:
             await asyncio.sleep(max(min(due_s.values()) - time.monotonic(), 0.0))
-            for task in self._tasks:
+            for task in tasks:
                 if due_s[task.name] <= time.monotonic():
                     has_more = await self._run_task(task, datetime.now(UTC))
                     pause_s = PAUSE_WHILE_MORE_S if has_more else task.period_s

@@ -86,8 +86,8 @@ def _masked(line: OutcomeLine) -> OutcomeLine:
     Looked at all at once, because nearly always there is nothing.
     """
     sent = (
-        f"{line['external_payment_id']}\n{line['external_event_id']}\n{line['event_key']}\n"
-        f"{line['event_type']}\n{line['amount']}\n{line['order']}\n{line['error_message']}\n"
+        f"{line['external_payment_id']}|{line['external_event_id']}|{line['event_key']}|"
+        f"{line['event_type']}|{line['amount']}|{line['order']}|{line['error_message']}|"
         f"{line['reason']}"
     )
     mask = _masks[0] if _masks else None
