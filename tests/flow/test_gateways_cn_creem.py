@@ -104,11 +104,13 @@ def test_what_is_not_alipays_fails(shared: Shared) -> None:
     for parameters, key, status in (
         (notice("t-5"), "of-somebody-else", 401),
         (notice("t-5", seller_id="2088000000000009"), "alipay", 401),
-        (notice("t-5", notify_time=late), "alipay", 401),
+        (notice("t-late", notify_time=late), "alipay", 401),
         (notice("t-5", total_amount="88,88"), "alipay", 400),
     ):
         assert answer(notify(service, parameters, key)) == (status, *FAIL)
     assert trades(service, "t-5") == []
+    (trade,) = trades(service, "t-late")
+    assert (trade["applied_at"], trade["review"]) == (None, "TIMESTAMP_EXPIRED")
     assert answer(notify(service, notice("t-5"))) == SUCCESS
     other = service.request("POST", "/webhooks/cn", b"{}", {"content-type": "application/json"})
     assert answer(other) == (415, *FAIL)

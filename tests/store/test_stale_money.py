@@ -138,8 +138,11 @@ async def test_what_comes_in_time_applies_it_whichever_is_first(
     await assert_applied(shop, "p")
     assert (await shop.event_row(in_time))["status"] == "PROCESSED"
     before = await shop.payment("p")
-    await settler.settle([late(shop.paid("p", key="a third", email="other@example.com"))])
+    late_again = shop.paid("p", key="a third", email="other@example.com")
+    await settler.settle([late(late_again)])
     assert await shop.payment("p") == before
+    row = await shop.event_row(late_again)
+    assert (row["error_code"], row["external_payment_id"]) == (EXPIRED, None), "mere evidence"
 
 
 async def test_an_operator_who_processes_it_again_applies_it_once(

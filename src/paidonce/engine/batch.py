@@ -1,5 +1,6 @@
 """One call of `settle` in memory: what was loaded, what is decided, what is to be written."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
@@ -177,7 +178,9 @@ class Batch:
         decision = self._decide_stale(item)
         message = str(item.refusal)[:MAX_MESSAGE]
         outcome = Outcome(EventStatus.FAILED_FINAL, Code(item.refusal.code), message)
-        self._changes.events.append(event_row(item, outcome, 0, self._now))
+        adds_money = decision is not None and decision.payment is not None
+        kept = item if adds_money else replace(item, identity=None, event=None)
+        self._changes.events.append(event_row(kept, outcome, 0, self._now))
         self._tally.received(tally_key(item), outcome.status)
         return Verdict(item, Result.FAILED_FINAL, item.event_id, outcome, decision)
 
