@@ -17,7 +17,7 @@ from tests.flow.conftest import Shared
 from tests.flow.tools import is_problem
 from tests.service import KEY, Service, paid
 
-CONFIG: Final = gateways.CONFIG.replace("[limits]", "[limits]\nkeys = \"\"")
+CONFIG: Final = gateways.CONFIG.replace("[limits]", '[limits]\nkeys = ""')
 EXAMPLES: Final = 12
 SOAK_EXAMPLES: Final = 150
 CHECKED: Final = (
