@@ -28,6 +28,7 @@ _RACES: Final = "tests/store/test_races.py::test_"
 _ORDER_RACES: Final = "tests/store/test_order_races.py::test_"
 _LIVES: Final = "tests/unit/test_lives.py::test_"
 _REPLAYS: Final = "tests/store/test_replays.py::test_"
+_THIN_REPLAYS: Final = "tests/store/test_replays_of_thin_events.py::test_"
 _RIVALS: Final = "tests/unit/test_rivals.py::test_"
 _SETTLE: Final = "tests/store/test_settle.py::test_"
 _WORKER: Final = "tests/store/test_worker.py::test_"
@@ -1459,6 +1460,24 @@ GUARDS: Final = (
         "if mask is None or not mask.is_suspicious(sent):",
         "if True:",
         "tests/flow/test_evidence.py::test_what_does_not_belong_there_is_masked_in_the_log",
+        is_kin=True,
+    ),
+    Guard(
+        "a replay leaves a gateway's rate to webhooks",
+        "OPS-4",
+        "engine/reprocessing.py",
+        "    await _spread(connection, thin, rules)\n",
+        "",
+        f"{_THIN_REPLAYS}a_replay_waits_for_gateways_that_are_asked",
+        is_kin=True,
+    ),
+    Guard(
+        "evidence was received once",
+        "OPS-1",
+        "engine/verifying.py",
+        "        is_delivery=False,\n",
+        "",
+        f"{_COUNTED}evidence_that_is_processed_again_was_received_once",
         is_kin=True,
     ),
 )

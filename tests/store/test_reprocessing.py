@@ -244,3 +244,19 @@ async def test_a_slow_handler_that_breaks_its_transaction_is_recorded(
     again = await reprocessed(shop, item, rules)
     assert (again.becomes, again.code) == ("FAILED_RETRYABLE", "HANDLER_FAILED")
     assert (await shop.event_row(item))["status"] == "FAILED_RETRYABLE"
+
+
+async def test_an_event_that_contests_its_payment_does_so_again(
+    shop: Stage, settler: Settler
+) -> None:
+    """OPS-4 PAY-5: as long as nobody has said what the payment is for."""
+    for email in ("a@example.com", "b@example.com"):
+        await shop.user(email)
+    first = shop.paid("p", email="a@example.com")
+    other = shop.paid("p", email="b@example.com", key="other")
+    await settler.settle([first])
+    await settler.settle([other])
+    again = await reprocessed(shop, other)
+    assert (again.becomes, again.code) == ("FAILED_FINAL", "LINK_CONFLICT")
+    assert not again.is_changed
+    assert (await reprocessed(shop, first)).becomes == "PROCESSED"

@@ -74,6 +74,7 @@ def _heard_again(
     payment = before
     for other in absorbed:
         payment = joined(payment, other, arrived.link_by_email)
+    was_contested, payment = payment.is_contested, replace(payment, is_contested=False)
     own = {before.id, *(one.id for one in absorbed)}
     ids = tuple(one for one in event.ids if _leads_to(state, before.source_id, one, own))
     payment = with_event(
@@ -84,11 +85,13 @@ def _heard_again(
         is_contested=payment.is_contested or bool(rivals),
         is_test=payment.is_test and arrived.is_test,
     )
+    contests = payment.is_contested
+    payment = replace(payment, is_contested=was_contested or contests)
     decision = _applied(state, before, payment, arrived, event, now)
     if others:
         contested = [replace(one, is_contested=True, review=Code.LINK_CONFLICT) for one in rivals]
         decision = replace(decision, absorbed=absorbed, others=(*decision.others, *contested))
-    return _with_outcome_of(event, arrived.held, before, decision)
+    return _with_outcome_of(event, arrived.held, before, decision, contests)
 
 
 def _applied(
@@ -111,14 +114,21 @@ def _leads_to(state: State, source_id: SourceId, one: ExternalId, payments: set[
 
 
 def _with_outcome_of(
-    event: PaymentEvent, held: Problem | None, before: Payment | None, decision: Decision
+    event: PaymentEvent,
+    held: Problem | None,
+    before: Payment | None,
+    decision: Decision,
+    contests: bool = False,
 ) -> Decision:
-    """That the money still waits is no failure of an event that brought none."""
+    """That the money still waits is no failure of an event that brought none.
+
+    One that contests what the payment is for fails, however often it is looked at.
+    """
     if held is not None and decision.outcome == held.outcome:
         return decision
     payment = decision.payment
-    is_new_contest = payment is not None and payment.is_contested and not _was_contested(before)
-    if is_new_contest:
+    is_contested = payment is not None and payment.is_contested
+    if is_contested and (contests or not _was_contested(before)):
         message = "it names something else than what the payment is known to be for"
         outcome = Outcome(EventStatus.FAILED_FINAL, Code.LINK_CONFLICT, message)
         return replace(decision, outcome=outcome, awaits=None)
