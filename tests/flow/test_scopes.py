@@ -16,6 +16,8 @@ CONFIG: Final = f"""{BASIC}
 [sources.shop]
 provider = "standard"
 secrets = ["whsec_c2VjcmV0IG9mIHRoZSBzaG9w"]
+[limits]
+keys = ""
 """
 RANK: Final = {"read": 0, "operate": 1, "admin": 2}
 
