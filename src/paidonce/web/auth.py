@@ -33,6 +33,13 @@ Verbs = Annotated[Operations, Depends(operations)]
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]
 
 
+def refuse_repeated(request: Request) -> None:
+    """Of a parameter that is given twice nobody can say which one is meant."""
+    names = [name for name, _ in request.query_params.multi_items()]
+    if len(set(names)) < len(names):
+        raise ProblemError(Problem(400, "INVALID_REQUEST", "A parameter is given more than once."))
+
+
 class Needs:
     """Lets through who holds a key with at least this scope."""
 
@@ -40,6 +47,7 @@ class Needs:
         self.scope = scope
 
     async def __call__(self, request: Request, verbs: Verbs, credentials: Credentials) -> Actor:
+        refuse_repeated(request)
         if credentials is None:
             raise ProblemError(_NO_KEY)
         guard: KeyGuard = request.app.state.key_guard

@@ -4,11 +4,11 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import FastAPI, status
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from paidonce.domain.events import EventStatus
 from paidonce.operations import MAX_RATE, EventFilter, ReplayView
-from paidonce.web.api.shapes import Limit, Page, Text, page
+from paidonce.web.api.shapes import Limit, Page, Text, Time, page
 from paidonce.web.auth import Operator, Reader, Verbs
 
 Rate = Annotated[int, Field(ge=1, le=MAX_RATE)]
@@ -23,8 +23,8 @@ class Chosen(BaseModel):
     error_code: Text | None = None
     order: Text | None = None
     payment: Text | None = None
-    since: AwareDatetime | None = None
-    until: AwareDatetime | None = None
+    since: Time | None = None
+    until: Time | None = None
 
     def as_filter(self) -> EventFilter:
         return EventFilter(**self.model_dump())

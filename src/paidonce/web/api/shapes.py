@@ -3,7 +3,7 @@
 from typing import Annotated, Generic, TypeVar
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, StringConstraints
 
 from paidonce.domain.orders import MAX_REFERENCE
 from paidonce.operations import MAX_PAGE, Found
@@ -18,6 +18,16 @@ Reference = Annotated[
     str, StringConstraints(min_length=1, max_length=MAX_REFERENCE, pattern=r"^[^\x00]*$")
 ]
 """A name that the merchant gave."""
+
+
+def _written(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError("write a time as text, such as 2026-11-15T10:00:00Z")
+    return value
+
+
+Time = Annotated[AwareDatetime, BeforeValidator(_written)]
+"""A time with its zone. A bare number might be seconds, or thousandths of them."""
 
 
 class Page(BaseModel, Generic[T]):
