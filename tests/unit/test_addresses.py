@@ -6,7 +6,7 @@ import pytest
 
 from paidonce.domain.addresses import unit_named, unit_of
 from paidonce.errors import ConfigurationError
-from paidonce.web.addresses import Addresses
+from paidonce.web.addresses import Addresses, named_headers
 from paidonce.web.host_names import HostNames, is_host_name
 
 
@@ -18,6 +18,7 @@ from paidonce.web.host_names import HostNames, is_host_name
         ("2001:db8:0:1:aaaa::1", "2001:db8:0:1::/64"),
         ("2001:DB8:0:1::2", "2001:db8:0:1::/64"),
         ("fe80::1%eth0", "fe80::/64"),
+        ("64:ff9b::c000:201", "192.0.2.1"),
         ("testclient", "testclient"),
         ("long" * 100, "long" * 25),
         ("", ""),
@@ -110,3 +111,15 @@ async def test_a_lookup_that_fails_keeps_the_last_answer_and_the_first_that_fail
     await hosts.look_up()
     assert not hosts.have(["a.example"], "192.0.2.1")
     assert hosts.have(["a.example"], "192.0.2.3")
+
+
+def test_all_lines_of_a_header_that_names_hops_count() -> None:
+    """SEC-1: a proxy may add a line of its own, behind one that the client made up."""
+    lines = [
+        (b"x-forwarded-for", b"192.0.2.66"),
+        (b"host", b"h"),
+        (b"x-forwarded-for", b"192.0.2.1"),
+    ]
+    headers = named_headers(lines)
+    assert headers == {"x-forwarded-for": "192.0.2.66, 192.0.2.1", "host": "h"}
+    assert Addresses(["10.0.0.0/8"], {}).client("10.0.0.1", headers) == "192.0.2.1"

@@ -1,12 +1,13 @@
-"""The guard without a server: senders that have no address."""
+"""The guard without a server: what is held against whom."""
 
 from paidonce.domain.risk import BanPolicy, Suspicion
 from paidonce.engine.reputation import Reputation
 from paidonce.engine.security_log import SecurityLog
 from paidonce.settings import LimitsSettings
 from paidonce.web.addresses import Addresses
-from paidonce.web.guard import Guard, Limits
+from paidonce.web.guard import FLOOD, Guard, Limits
 
+STRANGER, NAMED = "192.0.2.1", "198.51.100.7"
 POLICY = BanPolicy(threshold=3.0, half_life_s=600.0, first_s=600.0, longest_s=600.0)
 
 
@@ -25,3 +26,62 @@ async def test_who_has_no_address_is_limited_and_neither_banned_nor_known() -> N
     over = guard.refusal(None, None, "r")
     assert over is not None
     assert over.status == 429
+
+
+def guarded(policy: BanPolicy = POLICY, *, allow: str = "") -> tuple[Guard, Reputation]:
+    """A guard whose limit of strangers is five a day, with an allow-list of one source."""
+    log = SecurityLog()
+    reputation = Reputation(None, policy, log)  # type: ignore[arg-type]
+    addresses = Addresses([], {"shop": [allow]} if allow else {})
+    limits = Limits.of(LimitsSettings(unverified="5/day", unverified_known="8/day"))
+    return Guard(addresses, reputation, limits, log), reputation
+
+
+def forge(guard: Guard, address: str, times: int) -> None:
+    for _ in range(times):
+        guard.failed(address, None, "r", "signature_refused", Suspicion.BAD_SIGNATURE)
+
+
+async def test_what_is_refused_for_a_limit_adds_risk_only_in_a_flood() -> None:
+    """SEC-4: it may be the honest deliveries of a gateway whose address somebody else abuses."""
+    policy = BanPolicy(threshold=8.0, half_life_s=600.0, first_s=600.0, longest_s=600.0)
+    guard, reputation = guarded(policy)
+    forge(guard, STRANGER, 5)
+    for _ in range(FLOOD * 5):
+        refused = guard.refusal(STRANGER, None, "r")
+        assert refused is not None
+        assert refused.status == 429
+    assert not reputation.is_banned(STRANGER)
+    for _ in range(10):
+        guard.refusal(STRANGER, None, "r")
+    assert reputation.is_banned(STRANGER)
+
+
+async def test_who_became_known_is_not_refused_for_what_he_did_before() -> None:
+    """SEC-4: nor where another process saw his verified delivery."""
+    guard, reputation = guarded()
+    forge(guard, STRANGER, 2)
+    reputation.verified(STRANGER)  # as if another process had told it
+    forge(guard, STRANGER, 6)
+    assert guard.refusal(STRANGER, None, "r") is None
+
+
+async def test_what_an_allow_list_names_is_never_banned() -> None:
+    """SEC-2 SEC-4"""
+    guard, reputation = guarded(allow="198.51.100.0/24")
+    forge(guard, NAMED, 7)
+    forge(guard, STRANGER, 7)
+    assert guard.refusal(NAMED, None, "r") is None
+    banned = guard.refusal(STRANGER, None, "r")
+    assert banned is not None
+    assert banned.status == 403
+    assert not reputation.is_banned(NAMED)
+
+
+async def test_what_nobody_signs_is_limited() -> None:
+    """SEC-1 PRV-3: anybody can send as much of it as he likes, and each is asked for."""
+    guard, _ = guarded()
+    for _ in range(8):
+        assert guard.refusal(STRANGER, None, "r") is None
+        guard.unsigned(STRANGER)
+    assert guard.refusal(STRANGER, None, "r") is not None
