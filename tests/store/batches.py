@@ -21,7 +21,7 @@ from paidonce.domain.events import (
     UserId,
 )
 from paidonce.domain.money import Money
-from paidonce.domain.plans import Plan, plan_book
+from paidonce.domain.plans import Plan, PlanBook, plan_book
 from paidonce.engine.items import Incoming, Request, Rules, Source
 from paidonce.engine.retry import RetryPolicy
 from paidonce.providers.contract import (
@@ -186,3 +186,7 @@ async def somebody_waits(connection: Connection, sessions: int = 1) -> None:
         if waiting >= sessions:
             return
     raise AssertionError("nobody waits")
+
+
+NO_RULES: Final = Rules(PlanBook(), {}, RetryPolicy())
+"""For verbs that settle nothing."""

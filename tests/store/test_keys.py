@@ -14,12 +14,13 @@ from paidonce.operations.keys import KeyVerbs
 from paidonce.operations.pepper import pepper_of
 from paidonce.settings import DatabaseSettings, SecuritySettings, Settings
 from paidonce.store.db import Database
+from tests.store.batches import NO_RULES
 
 PEPPER = b"a pepper of some length"
 
 
 def desk(database: Database, pepper: bytes | None) -> KeyVerbs:
-    return KeyVerbs(database, None, pepper)  # type: ignore[arg-type]
+    return KeyVerbs(database, NO_RULES, pepper)
 
 
 async def test_a_key_is_hashed_with_the_pepper_and_worth_nothing_without_it(

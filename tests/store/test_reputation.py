@@ -14,6 +14,7 @@ from paidonce.errors import NotFoundError
 from paidonce.operations import HOST
 from paidonce.operations.bans import BanVerbs
 from paidonce.store.db import Database, open_database
+from tests.store.batches import NO_RULES
 
 POLICY = BanPolicy(threshold=3.0, half_life_s=600.0, first_s=600.0, longest_s=2_400.0)
 FORGER = "192.0.2.66"
@@ -31,7 +32,7 @@ def process(database: Database) -> Process:
 @pytest.fixture
 def verbs(database: Database) -> BanVerbs:
     """What an operator can do; bans need no rules."""
-    return BanVerbs(database, None)  # type: ignore[arg-type]
+    return BanVerbs(database, NO_RULES)
 
 
 def forge(here: Reputation, address: str = FORGER, times: int = 4) -> None:
