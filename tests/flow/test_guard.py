@@ -33,6 +33,24 @@ provider = "tilda"
 secrets = ["{SECRET}"]
 allow = ["localhost", "127.9.0.0/16", "nowhere.invalid"]
 """
+UNSIGNED_ID: Final = f"""
+[sources.ids]
+provider = "generic"
+secrets = ["{SECRET}"]
+[sources.ids.signature]
+header = "X-Signature"
+algorithm = "hmac-sha256"
+encoding = "hex"
+signed = "{{body}}"
+[sources.ids.fields]
+event_id = "header:x-id"
+type = "/type"
+payment_id = "/payment"
+amount = "/amount"
+currency = "/currency"
+[sources.ids.types]
+paid = "paid"
+"""
 UNBANNED: Final = CONFIG.replace("ban_threshold = 4", "ban_threshold = 0")
 
 
@@ -103,6 +121,40 @@ def test_who_sends_what_was_captured_is_not_known_for_it(shared: Shared) -> None
     forger = service.seen_from("127.1.0.3")
     assert forger.deliver(paid("real")).json["status"] == "duplicate"
     assert set(codes(forger, 6)) >= {401, 403}
+
+
+def limit_of(sender: Service) -> str:
+    """The limit under which what cannot be verified is counted for a sender."""
+    return forge(sender).headers["ratelimit-policy"].partition(";")[0].strip('"')
+
+
+def test_a_captured_delivery_makes_nobody_known_under_other_ids_either(
+    start_service: StartService,
+) -> None:
+    """SEC-4 INB-1: where the event's id is not signed, anybody can change it."""
+    service = start_service(CONFIG + UNSIGNED_ID)
+    said = {"type": "paid", "payment": "p-1", "amount": "990.00", "currency": "RUB"}
+    gateway, thief = service.seen_from("127.0.0.3"), service.seen_from("127.0.0.2")
+    assert gateway.deliver(said, source="ids", **{"x-id": "1"}).http == 200
+    replayed = thief.deliver(said, source="ids", **{"x-id": "2"})
+    assert (replayed.http, replayed.json["status"]) == (200, "accepted")
+    assert (limit_of(gateway), limit_of(thief)) == ("unverified_known", "unverified")
+
+
+def test_who_contradicts_what_came_before_is_not_known_for_it(shared: Shared) -> None:
+    """SEC-4: a captured delivery that does so does so each time."""
+    service = shared.service
+    sender = service.seen_from("127.1.0.4")
+    assert service.deliver(paid("twice")).http == 200
+    assert sender.deliver(paid("twice", amount="1.00")).json["status"] == "conflict"
+    assert limit_of(sender) == "unverified"
+
+
+def test_whoever_sends_what_is_settled_later_is_known(start_service: StartService) -> None:
+    """SEC-4: a gateway whose events wait for a worker is as honest as another."""
+    service = start_service(CONFIG + '\n[server]\nmode = "queued"\n').seen_from("127.0.0.3")
+    assert service.deliver(paid("later")).json["status"] == "accepted"
+    assert limit_of(service) == "unverified_known"
 
 
 def test_a_forger_is_banned_listed_and_let_in_again(

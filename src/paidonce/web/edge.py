@@ -107,12 +107,14 @@ def is_delivery(path: str) -> bool:
 
 def _is_news(verdict: Verdict) -> bool:
     """Whether only its gateway can have sent it: whoever has captured a delivery can send it again,
-    and under another id if that is not signed.
+    and under another id if that is not signed. What is stored for later is taken for news.
     """
+    if verdict.result in (Result.DUPLICATE, Result.CONFLICT):
+        return False
     decision = verdict.decision
-    if decision is None:
-        return verdict.result is not Result.DUPLICATE
-    return decision.payment is not None and decision.payment != decision.payment_before
+    if decision is None or decision.payment is None:
+        return True
+    return decision.payment != decision.payment_before
 
 
 class Edge:
