@@ -38,6 +38,11 @@ version = "v1"
 api_url = "http://127.0.0.1:9"
 api_key = "canary-of-v1"
 api_secret = "canary-secret-of-v1"
+[notifications.ops]
+kind = "webhook"
+url = "http://127.0.0.1:9/nobody-listens"
+secret = "{whsec("ops")}"
+every_s = 1
 """
 CARD: Final = "5555341244441115"
 EMAIL: Final = "canary.person@leak.example"
@@ -78,6 +83,13 @@ PLACES: Final[Mapping[str, Callable[[Told], str]]] = {
     "error answers": lambda told: "\n".join(told.errors),
     "audit log": lambda told: "\n".join(
         row["said"] for row in told.shared.rows("SELECT to_jsonb(a)::text AS said FROM audit_log a")
+    ),
+    "notifications": lambda told: "\n".join(
+        row["said"]
+        for row in told.shared.rows(
+            "SELECT to_jsonb(n)::text AS said FROM notices n"
+            " UNION ALL SELECT to_jsonb(m)::text FROM notice_messages m"
+        )
     ),
     "error messages": lambda told: "\n".join(
         row["said"]
@@ -120,6 +132,7 @@ def test_what_must_not_leak_is_found_nowhere(shared: Shared) -> None:
     ]
     assert not leaks, leaks
     assert "c***@leak.example" in PLACES["standard output"](told), "the log was looked at in vain"
+    assert "PAYLOAD_CONFLICT" in PLACES["notifications"](told), "nobody was told anything"
     for text in told.errors:
         assert not re.search(r"Traceback|asyncpg|/site-packages/|SELECT |paidonce\.", text), text
 

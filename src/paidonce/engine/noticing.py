@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Final
 
+from paidonce import telemetry
 from paidonce.domain.email import masked, without_addresses
 from paidonce.domain.events import Outcome, PaymentEvent, PaymentId, Reason
 from paidonce.domain.money import Money, format_minor
@@ -185,5 +186,6 @@ def _clean(said: Mapping[str, object]) -> dict[str, object]:
 
 
 def _shown(text: str) -> str:
+    """An id may hold whatever its sender has put there: a card number, a secret."""
     storable = text.replace("\x00", "�").encode("utf-8", "replace").decode()
-    return without_addresses(storable)[:MAX_TEXT]
+    return without_addresses(telemetry.masked(storable))[:MAX_TEXT]

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
+from paidonce import telemetry
 from paidonce.domain.events import SourceId
 from paidonce.domain.notices import NoticeKind
 from paidonce.engine.bell import Bell
@@ -220,5 +221,5 @@ def _notice(source: Source, run_id: UUID, finding: Row) -> Notice:
         at=datetime.now(UTC),
         source=source.name,
         payment_id=finding["payment_id"],
-        details={name: str(value) for name, value in said.items()},
+        details={name: telemetry.masked(str(value)) for name, value in said.items()},
     )
