@@ -42,7 +42,7 @@ async def search(
     if test is not None:
         given["is_test" if test else "test"] = test
     if payment is not None:
-        names = await _names_of(connection, payment)
+        names = await names_of_payment(connection, payment)
         given |= {"payment": payment} if len(names) == 1 else {"payments": names}
     return await EVENTS.page(connection, limit=limit, first_id=first_id, last_id=last_id, **given)
 
@@ -65,7 +65,8 @@ async def deliveries(
     return {row["id"]: (orjson.loads(row["headers"]), row["raw_body"]) for row in rows}
 
 
-async def _names_of(connection: Connection, payment: str) -> list[str]:
+async def names_of_payment(connection: Connection, payment: str) -> list[str]:
+    """A payment is named by one of its gateway's ids, or by ours, which stands for all of those."""
     try:
         payment_id = UUID(payment)
     except ValueError:

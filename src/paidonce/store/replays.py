@@ -11,10 +11,16 @@ import asyncpg
 import orjson
 
 from paidonce.domain.events import EventId, EventStatus
+from paidonce.store.event_search import names_of_payment
 from paidonce.store.listings import FIRST_ID, LAST_ID, first_id_at
-from paidonce.store.queries import Connection, load_queries
+from paidonce.store.queries import Connection, Query, load_queries
 
 QUERIES: Final = load_queries(__file__)
+_LEADING: Final = ("order", "payments", "unusual_status", "source", "id")
+_STATEMENTS: Final = {
+    leader: QUERIES["page"].without(*(f"by {other}" for other in _LEADING if other != leader))
+    for leader in _LEADING
+}
 SCAN: Final = 2_000
 """How many events one statement looks at, matching or not."""
 
@@ -122,10 +128,14 @@ class Replay:
 
 async def page(connection: Connection, chosen: EventFilter, after: UUID | None, limit: int) -> Page:
     """Up to `limit` events that match, after this one, of the next SCAN that might."""
-    name, values = _page_query(chosen)
-    row = await QUERIES[name].row(
+    payments = chosen.payment and await names_of_payment(connection, chosen.payment)
+    row = await page_statement(chosen).row(
         connection,
-        **values,
+        source=chosen.source,
+        status=chosen.status,
+        error_code=chosen.error_code,
+        order=chosen.order,
+        payments=payments,
         after=after or _before_first(chosen.since),
         before=LAST_ID if chosen.until is None else first_id_at(chosen.until),
         scan=SCAN,
@@ -136,6 +146,11 @@ async def page(connection: Connection, chosen: EventFilter, after: UUID | None, 
     if len(ids) == limit:
         return Page(ids, ids[-1])
     return Page(ids, row["last"] if row["looked"] == SCAN else LAST_ID)
+
+
+def page_statement(chosen: EventFilter) -> Query:
+    """The statement that looks at the fewest events."""
+    return _STATEMENTS[_leader(chosen)]
 
 
 async def create(
@@ -233,28 +248,14 @@ async def change(connection: Connection, replay_id: UUID, how: str) -> bool:
     return await QUERIES[how].row(connection, replay_id=replay_id) is not None
 
 
-def _page_query(chosen: EventFilter) -> tuple[str, dict[str, object]]:
-    """The statement that looks at the fewest events, and what of the filter it asks for."""
-    values: dict[str, object] = {
-        "source": chosen.source,
-        "status": chosen.status,
-        "error_code": chosen.error_code,
-    }
-    payment = {"payment": chosen.payment, "payment_id": _own_id(chosen.payment)}
+def _leader(chosen: EventFilter) -> str:
     if chosen.order is not None:
-        return "page_of_order", {**values, **payment, "order_reference": chosen.order}
+        return "order"
     if chosen.payment is not None:
-        return "page_of_payment", {**values, **payment}
+        return "payments"
     if chosen.status not in (None, EventStatus.PROCESSED):
-        return "page_by_status", values
-    return "page_by_id", values
-
-
-def _own_id(payment: str | None) -> UUID | None:
-    try:
-        return None if payment is None else UUID(payment)
-    except ValueError:
-        return None
+        return "unusual_status"
+    return "id" if chosen.source is None else "source"
 
 
 def _before_first(since: datetime | None) -> UUID:

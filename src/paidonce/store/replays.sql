@@ -1,86 +1,35 @@
 -- Which events a replay is of, and how far it has come.
 
--- name: page_by_id
--- Each of the pages looks at :scan events after :after at most, in the order of their ids, and names
--- up to :limit of them that match; `last` is the last one looked at. This one reads the table itself.
+-- name: page
+-- Looks at :scan events after :after at most, in the order of their ids, and names up to :limit of
+-- them that match; `last` is the last one looked at. One filter leads, as in event_search.sql, and
+-- lines that end in `-- by filter` are there only while it does. All that one order or payment has
+-- is read each time: there is never much of it.
 WITH page AS (
-    SELECT e.id,
-           (:source::text IS NULL OR e.source_id = (SELECT s.id FROM sources AS s
-                                                     WHERE s.name = :source))
-           AND (:status::text IS NULL OR e.status = :status)
-           AND (:error_code::text IS NULL OR e.error_code = :error_code) AS matches
-      FROM webhook_events AS e
-     WHERE e.id > :after AND e.id < :before
-     ORDER BY e.id
-     LIMIT :scan
-)
-SELECT ARRAY(SELECT id FROM page WHERE matches ORDER BY id LIMIT :limit) AS ids,
-       (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last,
-       (SELECT count(*) FROM page) AS looked;
-
--- name: page_by_status
--- By the index of what is not simply processed.
-WITH page AS (
-    SELECT e.id,
-           (:source::text IS NULL OR e.source_id = (SELECT s.id FROM sources AS s
-                                                     WHERE s.name = :source))
-           AND (:error_code::text IS NULL OR e.error_code = :error_code) AS matches
-      FROM webhook_events AS e
-     WHERE e.status <> 'PROCESSED' AND e.status = :status
-       AND e.id > :after AND e.id < :before
-     ORDER BY e.id
-     LIMIT :scan
-)
-SELECT ARRAY(SELECT id FROM page WHERE matches ORDER BY id LIMIT :limit) AS ids,
-       (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last,
-       (SELECT count(*) FROM page) AS looked;
-
--- name: page_of_order
--- All that one order has is read each time: there is never much of it.
-WITH named AS MATERIALIZED (
-    SELECT e.id, e.source_id, e.status, e.error_code, e.external_payment_id
-      FROM webhook_events AS e
-     WHERE e.order_reference = :order_reference
-),
-page AS (
     SELECT e.id,
            (:source::text IS NULL OR e.source_id = (SELECT s.id FROM sources AS s
                                                      WHERE s.name = :source))
            AND (:status::text IS NULL OR e.status = :status)
            AND (:error_code::text IS NULL OR e.error_code = :error_code)
-           AND (:payment::text IS NULL OR e.external_payment_id = ANY (ARRAY(
-               SELECT :payment
-               UNION
-               SELECT i.external_id FROM payment_ids AS i WHERE i.payment_id = :payment_id::uuid)))
-           AS matches
-      FROM named AS e
-     WHERE e.id > :after AND e.id < :before
-     ORDER BY e.id
-     LIMIT :scan
-)
-SELECT ARRAY(SELECT id FROM page WHERE matches ORDER BY id LIMIT :limit) AS ids,
-       (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last,
-       (SELECT count(*) FROM page) AS looked;
-
--- name: page_of_payment
--- The same of one payment, named by a gateway's id, or by ours, which stands for all of the gateway's.
-WITH named AS MATERIALIZED (
-    SELECT e.id, e.source_id, e.status, e.error_code
+           AND (:order::text IS NULL OR e.order_reference = :order)
+           AND (:payments::text[] IS NULL OR e.external_payment_id = ANY (:payments)) AS matches
       FROM webhook_events AS e
-     WHERE e.external_payment_id = ANY (ARRAY(
-         SELECT :payment::text
-         UNION
-         SELECT i.external_id FROM payment_ids AS i WHERE i.payment_id = :payment_id::uuid))
-),
-page AS (
-    SELECT e.id,
-           (:source::text IS NULL OR e.source_id = (SELECT s.id FROM sources AS s
-                                                     WHERE s.name = :source))
-           AND (:status::text IS NULL OR e.status = :status)
-           AND (:error_code::text IS NULL OR e.error_code = :error_code) AS matches
-      FROM named AS e
      WHERE e.id > :after AND e.id < :before
-     ORDER BY e.id
+       AND e.id = ANY (ARRAY(SELECT w.id FROM webhook_events AS w  -- by order
+                              WHERE w.order_reference = :order))  -- by order
+       AND e.id = ANY (ARRAY(SELECT w.id FROM webhook_events AS w  -- by payments
+                              WHERE w.external_payment_id = ANY (:payments)))  -- by payments
+       AND e.status <> 'PROCESSED'  -- by unusual_status
+       AND ROW (e.status, e.id) > ROW (:status, :after)  -- by unusual_status
+       AND ROW (e.status, e.id) < ROW (:status, :before)  -- by unusual_status
+       AND ROW (e.source_id, e.id)  -- by source
+         > ROW ((SELECT s.id FROM sources AS s WHERE s.name = :source), :after)  -- by source
+       AND ROW (e.source_id, e.id)  -- by source
+         < ROW ((SELECT s.id FROM sources AS s WHERE s.name = :source), :before)  -- by source
+     ORDER BY
+           e.status,  -- by unusual_status
+           e.source_id,  -- by source
+           e.id
      LIMIT :scan
 )
 SELECT ARRAY(SELECT id FROM page WHERE matches ORDER BY id LIMIT :limit) AS ids,
