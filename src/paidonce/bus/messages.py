@@ -1,0 +1,23 @@
+"""What travels on a bus: a fact with its CloudEvents attributes."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+TOPIC_PREFIX: Final = "paidonce."
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One event, as a consumer gets it. On any bus it may come more than once."""
+
+    id: UUID
+    topic: str
+    key: str
+    type: str
+    version: int
+    """Of what it is about. Messages with one key are in the order of their versions."""
+    time: datetime
+    body: bytes
+    """JSON, as its schema in `bus/schemas` says."""

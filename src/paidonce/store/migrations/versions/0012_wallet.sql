@@ -1,0 +1,55 @@
+-- Money that is set aside for a payment until it is taken or let go. What could not be set aside is
+-- remembered too: whoever asks again gets the same answer. A row changes only while its wallet's row
+-- is locked.
+CREATE TABLE reservations (
+    payment_id      text COLLATE "C" PRIMARY KEY,
+    wallet_id       uuid NOT NULL REFERENCES wallets,
+    request_hash    bytea NOT NULL,
+    amount_minor    bigint NOT NULL,
+    committed_minor bigint NOT NULL DEFAULT 0,
+    status          text COLLATE "C" NOT NULL,
+    expires_at      timestamptz,
+    created_at      timestamptz NOT NULL,
+    ended_at        timestamptz,
+    CONSTRAINT reservations_amount CHECK (amount_minor > 0),
+    CONSTRAINT reservations_status CHECK (
+        status IN ('RESERVED', 'COMMITTED', 'RELEASED', 'EXPIRED', 'REJECTED')),
+    CONSTRAINT reservations_committed CHECK (
+        CASE status WHEN 'COMMITTED' THEN committed_minor BETWEEN 1 AND amount_minor
+                    ELSE committed_minor = 0 END),
+    CONSTRAINT reservations_ended CHECK ((status = 'RESERVED') = (ended_at IS NULL))
+) WITH (fillfactor = 80);
+
+CREATE INDEX reservations_open ON reservations (wallet_id) WHERE status = 'RESERVED';
+
+CREATE INDEX reservations_expiring ON reservations (expires_at)
+    WHERE status = 'RESERVED' AND expires_at IS NOT NULL;
+
+ALTER TABLE ledger_entries ADD COLUMN reservation text COLLATE "C";
+
+-- Debits are credits, in each movement and currency. All entries of one come in one statement.
+CREATE FUNCTION refuse_unbalanced_entries() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM added GROUP BY movement_id, currency HAVING sum(amount_minor) <> 0) THEN
+        RAISE EXCEPTION 'the entries of a movement do not sum to zero' USING ERRCODE = '23514';
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER ledger_entries_balance AFTER INSERT ON ledger_entries
+    REFERENCING NEW TABLE AS added
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse_unbalanced_entries();
+
+-- Entries are added, never changed. Only of which payment they are may be mended, when two turn out
+-- to be one.
+CREATE FUNCTION refuse_changed_entries() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'entries of the ledger are never changed' USING ERRCODE = '23514';
+END
+$$;
+
+CREATE TRIGGER ledger_entries_stay
+    BEFORE UPDATE OF id, movement_id, account, currency, amount_minor, at, reservation OR DELETE
+    ON ledger_entries
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse_changed_entries();
