@@ -5,6 +5,8 @@ PaidonceError
 ├── EmbeddedDatabaseError     the embedded PostgreSQL cannot be started or stopped
 ├── DatabaseUnfitError        the database answers but cannot be used: version, clock, schema
 ├── DatabaseAwayError         the database cannot be reached now: try again later
+├── BusAwayError              the bus cannot be reached now, or did not take what it was given
+├── MessageRefusedError       a message of the bus cannot be taken, now or later
 ├── IntakeFullError           more deliveries wait than the intake may hold
 ├── RefusedError              a delivery is refused; `code` says why
 │   ├── InvalidSignatureError
@@ -57,6 +59,14 @@ class DatabaseUnfitError(PaidonceError):
 
 class DatabaseAwayError(PaidonceError):
     """The database cannot be reached now; the sender should try again."""
+
+
+class BusAwayError(PaidonceError):
+    """The bus cannot be reached now, or did not take what it was given; it is tried again."""
+
+
+class MessageRefusedError(PaidonceError):
+    """A message of the bus cannot be taken, however often it comes: a person has to see it."""
 
 
 class IntakeFullError(PaidonceError):

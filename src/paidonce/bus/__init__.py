@@ -1,1 +1,1 @@
-"""How events leave and how they are taken: the relay, the two buses, and their consumers (BUS-1)."""
+"""How events leave and how they are taken: relay, two buses, consumers (BUS-1)."""

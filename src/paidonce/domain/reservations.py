@@ -1,4 +1,4 @@
-"""Money that is set aside for a payment, and then taken or let go: reserve, commit, release (WAL-1).
+"""Money that is set aside for a payment, then taken or let go: reserve, commit, release (WAL-1).
 
 `judge(wallet, reservation, command, now)` is all of it, without any I/O. A command that was obeyed
 before is answered with what it led to, and changes nothing; one that contradicts what was done is

@@ -27,20 +27,6 @@ CREATE INDEX reservations_expiring ON reservations (expires_at)
 
 ALTER TABLE ledger_entries ADD COLUMN reservation text COLLATE "C";
 
--- Debits are credits, in each movement and currency. All entries of one come in one statement.
-CREATE FUNCTION refuse_unbalanced_entries() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF EXISTS (SELECT FROM added GROUP BY movement_id, currency HAVING sum(amount_minor) <> 0) THEN
-        RAISE EXCEPTION 'the entries of a movement do not sum to zero' USING ERRCODE = '23514';
-    END IF;
-    RETURN NULL;
-END
-$$;
-
-CREATE TRIGGER ledger_entries_balance AFTER INSERT ON ledger_entries
-    REFERENCING NEW TABLE AS added
-    FOR EACH STATEMENT EXECUTE FUNCTION refuse_unbalanced_entries();
-
 -- Entries are added, never changed. Only of which payment they are may be mended, when two turn out
 -- to be one.
 CREATE FUNCTION refuse_changed_entries() RETURNS trigger LANGUAGE plpgsql AS $$

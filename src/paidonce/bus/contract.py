@@ -1,0 +1,60 @@
+"""What a bus is: a place that messages are put into, and one reader for each group of consumers."""
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from paidonce.bus.messages import Message
+from paidonce.store.queries import Connection
+
+
+class Reader(Protocol):
+    """What one group of consumers reads. Messages with one key come in their order.
+
+    A batch is fetched, its effect is written together with `settle`, that is committed, and then
+    it is acknowledged. Where any of it fails, `rewind`, and the same messages come again.
+    """
+
+    async def fetch(self, connection: Connection, limit: int) -> Sequence[Message]:
+        """The next messages, in the transaction that will take them; none if there are none now."""
+        ...
+
+    async def settle(self, connection: Connection) -> None:
+        """Remember in this transaction, where the bus can, that what was fetched is taken."""
+        ...
+
+    async def acknowledge(self) -> None:
+        """The transaction is committed: do not send what was fetched again."""
+        ...
+
+    async def rewind(self) -> None:
+        """What was fetched was not taken: send it again."""
+        ...
+
+    async def bury(
+        self, connection: Connection, message: Message, error: str, attempts: int
+    ) -> None:
+        """Put a message that cannot be taken where a person finds it."""
+        ...
+
+    async def lag(self, connection: Connection) -> int:
+        """How many messages are published and not yet taken."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Bus(Protocol):
+    """Where the relay puts messages, and where readers come from."""
+
+    async def publish(self, messages: Sequence[Message]) -> None:
+        """Return when all of them are safe, each key's in its order.
+
+        Raises BusAwayError, and then any part of them may have been published.
+        """
+        ...
+
+    def reader(self, group: str, about: Collection[str]) -> Reader:
+        """A reader of what is about these things, such as `wallet-payment`."""
+        ...
+
+    async def close(self) -> None: ...
