@@ -27,7 +27,7 @@ serve: install
 	$(BIN)/paidonce serve $(ARGS)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Branch coverage of the two rooms where money moves, servers that the tests start included.
 cover: $(VENV)/.installed-dev

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -28,8 +29,24 @@ SERVER_VARIABLE: Final = "TEST_POSTGRES"
 """The URL of a server that runs already, for tests that are run by a test."""
 
 
+LONGEST_FIRST: Final = ("faults", "guards", "flow", "scenarios", "gateways", "services")
+"""The folders whose tests start real processes. Begun last, they would leave the cores idle."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run the long tests at their full size")
+
+
+def pytest_configure() -> None:
+    """A shell that runs tests in the background ignores Ctrl-C for them; the tests send it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest first: workers take a file at a time, in this order."""
+    order = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(item.path.parent.name, len(order)))
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
@@ -73,12 +73,18 @@ def test_every_call_answers_as_it_is_described(
         )
         @given(case=operation.as_strategy(generation_mode=mode))
         def answers(case: schemathesis.Case[Any]) -> None:
+            assume(not any(_looks_like_one(value) for value in (case.query or {}).values()))
             case.call_and_validate(checks=checks, headers={"Authorization": f"Bearer {KEY}"})
 
         with suppress(Unsatisfiable):  # what takes no input can get no wrong one
             answers()
         tried.append((operation.path, operation.method))
     assert len(tried) == len(list(calls(description)))
+
+
+def _looks_like_one(value: object) -> bool:
+    """In a query a list of one is written like the one, and an empty list like nothing at all."""
+    return isinstance(value, list) and len(value) < 2
 
 
 def test_every_call_is_described_with_what_it_can_answer(description: Any) -> None:

@@ -396,6 +396,7 @@ async def test_a_filter_names_the_events(
     assert await matching(error_code="ORDER_MISSING") == 1
     assert await matching(order="o-1") == await matching(order="o-1", payment="q") == 1
     assert await matching(order="o-1", payment="p-1") == 0
+    assert await matching(order="") == await matching(payment="") == 0
     assert await matching(payment="p-6") == 2
     assert await matching(payment="p-6", status=EventStatus.IGNORED) == 1
     assert await matching(payment=ours) == await matching(payment="p-3") == 1

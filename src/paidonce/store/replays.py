@@ -128,7 +128,9 @@ class Replay:
 
 async def page(connection: Connection, chosen: EventFilter, after: UUID | None, limit: int) -> Page:
     """Up to `limit` events that match, after this one, of the next SCAN that might."""
-    payments = chosen.payment and await names_of_payment(connection, chosen.payment)
+    payments = None
+    if chosen.payment is not None:
+        payments = await names_of_payment(connection, chosen.payment)
     row = await page_statement(chosen).row(
         connection,
         source=chosen.source,
