@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     model_validator,
@@ -29,6 +30,7 @@ METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 Prometheus' library reads it once, when it is imported: set it before `telemetry` is."""
 _RATE: Final = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
+_KAFKA_URL: Final = re.compile(r"kafka://[^\s,@/:]+:\d{1,5}(,[^\s,@/:]+:\d{1,5})*")
 _SOURCE_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -225,10 +227,41 @@ class NotificationSettings(_Section):
     every_s: float = Field(60.0, ge=1, le=86_400)
 
 
-class BusSettings(_Section):
-    """Where events leave to. They are kept in PostgreSQL."""
+def _bus_url(url: str) -> str:
+    if url != "postgres" and not _KAFKA_URL.fullmatch(url):
+        raise ValueError(
+            'use "postgres", or kafka://host:9092, several with commas between them; '
+            "users and passwords belong to [bus.kafka]"
+        )
+    return url
 
-    url: Literal["postgres"] = "postgres"
+
+def _as_text(value: object) -> object:
+    """As librdkafka reads it."""
+    return str(value).lower() if isinstance(value, bool | int | float) else value
+
+
+class TopicSettings(_Section):
+    """How topics are made that are missing. -1 is what the broker itself would do."""
+
+    partitions: int = Field(6, ge=1, le=10_000)
+    replication: int = Field(-1, ge=-1, le=100)
+
+
+class BusSettings(_Section):
+    """Where events leave to: PostgreSQL itself, or Kafka and how its clients are set up."""
+
+    url: Annotated[str, AfterValidator(_bus_url)] = "postgres"
+    topics: TopicSettings = TopicSettings()
+    kafka: dict[str, Annotated[str, BeforeValidator(_as_text)]] = {}
+
+    @property
+    def is_kafka(self) -> bool:
+        return self.url != "postgres"
+
+    @property
+    def kafka_servers(self) -> str:
+        return self.url.removeprefix("kafka://")
 
 
 def _source_names(sources: dict[str, SourceSettings]) -> dict[str, SourceSettings]:
