@@ -151,7 +151,9 @@ class KafkaReader:
     def _acknowledge(self) -> None:
         self._taken.update({place: following for place, (_, following) in self._in_hand.items()})
         self._in_hand.clear()
-        self._buried.clear()
+        self._buried = {
+            (place, offset) for place, offset in self._buried if offset >= self._taken.get(place, 0)
+        }
         self._commit()
 
     def _commit(self) -> None:
