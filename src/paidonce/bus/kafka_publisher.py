@@ -1,6 +1,7 @@
 """Puts records into Kafka: all of a batch are known to be safe, or the batch is sent again."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Sequence
@@ -89,8 +90,9 @@ class Publisher:
         """Let go of all that it has not sent. Nothing waits for it any more."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            producer.purge()
-            producer.flush(0)
+            with contextlib.suppress(KafkaException):  # it may be what it is discarded for
+                producer.purge()
+                producer.flush(0)
 
 
 def _produce(producer: Producer, record: Record, reports: list[KafkaError | None]) -> None:
