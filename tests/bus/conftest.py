@@ -1,9 +1,11 @@
-"""A bus on the Kafka of this run, with a topic for each test."""
+"""Quiet logs where much fails on purpose; a bus on this run's Kafka, a topic for each test."""
 
 from collections.abc import AsyncIterator, Callable
+from typing import Final
 
 import pytest
 import pytest_asyncio
+import structlog
 
 from paidonce.bus.kafka import KafkaBus
 from paidonce.bus.kafka_options import kafka_options
@@ -13,9 +15,18 @@ from paidonce.store.db import Database
 from paidonce.store.queries import Connection
 from tests.brokers.kafka import MockBroker, NamedBroker, OwnBroker, fresh_name
 
-GROUP = "readers"
+GROUP: Final = "readers"
+SHORT_SESSION_MS: Final = "2000"
+"""What a reader had that is gone is given to others soon; an ordinary broker does not allow it."""
 
 OpenBus = Callable[[], KafkaBus]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _logging() -> None:
+    """Plain tracebacks: those that structlog draws by itself take seconds each."""
+    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[plain])
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -46,9 +57,11 @@ def own_broker(kafka: NamedBroker | OwnBroker | MockBroker) -> OwnBroker:
 async def open_bus(kafka: NamedBroker | OwnBroker | MockBroker) -> AsyncIterator[OpenBus]:
     """Opens buses as processes of their own would, and closes them."""
     opened: list[KafkaBus] = []
+    own = {"session.timeout.ms": SHORT_SESSION_MS} if kafka.is_ours else {}
+    settings = BusSettings(url=f"kafka://{kafka.bootstrap}", kafka=own)
 
     def open_one() -> KafkaBus:
-        opened.append(KafkaBus(kafka_options(BusSettings(url=f"kafka://{kafka.bootstrap}"))))
+        opened.append(KafkaBus(kafka_options(settings)))
         return opened[-1]
 
     yield open_one

@@ -1,6 +1,7 @@
 """A broker that is killed, frozen and started again, with messages on their way."""
 
 import asyncio
+import random
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -8,63 +9,51 @@ from typing import Final
 import pytest
 
 from paidonce.bus import kafka_publisher
+from paidonce.bus.consumer import Consumer
 from paidonce.bus.kafka import KafkaBus
 from paidonce.bus.messages import Message
+from paidonce.bus.relay import Relay
 from paidonce.errors import BusAwayError
+from paidonce.store.db import Database
 from paidonce.store.queries import Connection
 from tests.brokers.kafka import OwnBroker
 from tests.bus.conftest import GROUP, OpenBus
 from tests.bus.reading import first_copies, lives, read, until, versions_by_key
+from tests.bus.traffic import change, check, follow, followed, prepare
 
-BATCH: Final = 50
-
-
-async def publish_like_a_relay(bus: KafkaBus, messages: Sequence[Message]) -> int:
-    """Batch after batch, each until it is safe; returns how often the bus was away."""
-    failures = 0
-    for begin in range(0, len(messages), BATCH):
-
-        async def is_safe(batch: Sequence[Message] = messages[begin : begin + BATCH]) -> bool:
-            nonlocal failures
-            failures += 1
-            await bus.publish(batch)
-            failures -= 1
-            return True
-
-        await until(is_safe)
-    return failures
+BATCH: Final = 20
+CHANGES: Final = 400
+KEYS: Final = [f"thing-{number}" for number in range(10)]
 
 
-@pytest.mark.parametrize("patience_s", [0.5, 10.0], ids=["gives up", "waits"])
+@pytest.mark.parametrize("patience_s", [2.0, 30.0], ids=["gives up", "waits"])
 async def test_a_broker_that_is_killed_loses_nothing_and_keeps_the_order(
     open_bus: OpenBus,
     own_broker: OwnBroker,
     about: str,
-    connection: Connection,
+    database: Database,
     monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
     patience_s: float,
 ) -> None:
-    """BUS-1 REL-1: while it is written to and read from, twice."""
+    """BUS-1 REL-1: while a relay writes to it and a consumer reads from it."""
     monkeypatch.setattr(kafka_publisher, "PUBLISH_TIMEOUT_S", patience_s)
-    bus, sent = open_bus(), lives(about, keys=10, versions=200)
-    reader = open_bus().reader(GROUP, [about])
-    got: list[Message] = []
-
-    async def has_all() -> bool:
-        got.extend(await reader.fetch(connection, BATCH))
-        await reader.acknowledge()
-        return len({one.id for one in got}) >= len(sent)
-
-    reading = asyncio.create_task(until(has_all))
-    for half in (sent[:1000], sent[1000:]):
-        publishing = asyncio.create_task(publish_like_a_relay(bus, half))
-        await until(lambda half=half: is_seen(got, half[100]))
+    await prepare(database, KEYS)
+    relay = Relay(database, open_bus(), max_batch=BATCH)
+    consumer = follower(open_bus(), database, about)
+    loops = [asyncio.create_task(one.run()) for one in (relay, consumer)]
+    kills = 10 if request.config.getoption("--soak") else 1
+    for number in range(kills):
+        writing = asyncio.create_task(write(database, about, seed=number))
+        await until_followed(database, number * CHANGES + CHANGES // 4)
         await asyncio.to_thread(own_broker.kill)
+        await writing
         await asyncio.to_thread(own_broker.start)
-        await publishing
-    await reading
-    await reader.close()
-    assert versions_by_key(first_copies(got)) == versions_by_key(sent)
+        await until_followed(database, (number + 1) * CHANGES)
+    for one in (relay, consumer):
+        await one.stop()
+    await asyncio.wait(loops)
+    await check(database, [GROUP])
 
 
 async def test_a_relay_is_told_that_the_broker_is_away_and_goes_on_later(
@@ -77,14 +66,19 @@ async def test_a_relay_is_told_that_the_broker_is_away_and_goes_on_later(
     """BUS-1: nothing may be marked as published that is not."""
     sent = lives(about, keys=2, versions=2)
     await bus.publish(sent[:2])
-    monkeypatch.setattr(kafka_publisher, "PUBLISH_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(kafka_publisher, "PUBLISH_TIMEOUT_S", 2.0)
     await asyncio.to_thread(own_broker.kill)
     try:
         with pytest.raises(BusAwayError):
             await bus.publish(sent[2:])
     finally:
         await asyncio.to_thread(own_broker.start)
-    await publish_like_a_relay(bus, sent[2:])
+
+    async def is_safe() -> bool:
+        await bus.publish(sent[2:])
+        return True
+
+    await until(is_safe)
     reader = bus.reader(GROUP, [about])
     got = await read(reader, connection, 4)
     await reader.close()
@@ -129,8 +123,26 @@ async def test_whoever_gives_up_publishing_or_reading_gets_away_at_once(
         own_broker.thaw()
 
 
-async def is_seen(got: Sequence[Message], message: Message) -> bool:
-    return any(one.id == message.id for one in got)
+def follower(bus: KafkaBus, database: Database, about: str) -> Consumer:
+    async def take(connection: Connection, messages: Sequence[Message]) -> None:
+        await follow(connection, messages, GROUP)
+
+    return Consumer(bus, database, name=GROUP, about=[about], take=take, max_batch=BATCH)
+
+
+async def write(database: Database, about: str, seed: int) -> None:
+    """Change things so many times, one after the other."""
+    dice = random.Random(seed)
+    for _ in range(CHANGES):
+        async with database.transaction() as connection:
+            await change(connection, dice.choice(KEYS), about=about)
+
+
+async def until_followed(database: Database, number: int) -> None:
+    async def is_followed() -> bool:
+        return len(await followed(database, GROUP)) >= number
+
+    await until(is_followed)
 
 
 async def longest_pause(turns: int) -> float:

@@ -45,7 +45,12 @@ def headers_of(message: Message) -> Headers:
 
 
 def message_of(
-    *, topic: str, key: bytes | None, headers: RawHeaders, body: bytes | None
+    *,
+    topic: str,
+    key: bytes | None,
+    headers: RawHeaders,
+    body: bytes | None,
+    published_at: datetime | None = None,
 ) -> Message:
     """What somebody sent. Raises MessageRefusedError, which says why and quotes nothing."""
     said = _texts(headers)
@@ -59,6 +64,7 @@ def message_of(
         version=_version(said),
         time=_time(said),
         body=_body(body),
+        published_at=published_at,
     )
 
 

@@ -1,6 +1,7 @@
 """What Kafka's clients are told: what guarantees depend on, what is usual, and the user's own."""
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,6 +15,9 @@ from paidonce.settings import BusSettings, resolve_secret
 from paidonce.telemetry import logger
 
 log = logger(__name__)
+
+TELL_EVERY_S: Final = 30.0
+_tell_again_s: Final[dict[str, float]] = {}
 
 # With a time limit of its own, an early message could be given up while a later one with its key
 # still arrives. So none is given up alone: `Publisher` gives up all of them, with their producer.
@@ -102,4 +106,8 @@ def _resolved(name: str, value: str) -> str:
 
 
 def _tell(error: KafkaError) -> None:
-    log.warning("kafka_trouble", code=error.name())
+    """Each kind once in a while: clients try to connect several times a second."""
+    now_s = time.monotonic()
+    if now_s >= _tell_again_s.get(error.name(), 0.0):
+        _tell_again_s[error.name()] = now_s + TELL_EVERY_S
+        log.warning("kafka_trouble", code=error.name())

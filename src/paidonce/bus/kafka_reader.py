@@ -3,16 +3,23 @@
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 
 from paidonce.bus.client_thread import ClientThread
 from paidonce.bus.cloud_events import MAX_BODY_BYTES, MAX_KEY_BYTES, headers_of, message_of
 from paidonce.bus.kafka_options import KafkaOptions
 from paidonce.bus.kafka_publisher import Publisher, Record
 from paidonce.bus.kafka_topics import Topics, away
-from paidonce.bus.messages import TOPIC_PREFIX, Message
+from paidonce.bus.messages import Message, topic_of
 from paidonce.errors import BusAwayError, MessageRefusedError
 from paidonce.store.queries import Connection
 from paidonce.telemetry import logger
@@ -63,7 +70,7 @@ class KafkaReader:
         self._topics = topics
         self._publisher = publisher
         self._group = group
-        self._names = sorted(TOPIC_PREFIX + one for one in about)
+        self._names = sorted(map(topic_of, about))
         self._thread = ClientThread(f"kafka-reader-{group}")
         self._lag_thread = ClientThread(f"kafka-lag-{group}")
         self._consumer: Consumer | None = None
@@ -213,11 +220,30 @@ def _sort(record: Any, messages: list[Message], foreign: list[_Foreign]) -> None
     topic, key, body = record.topic(), record.key(), record.value()
     headers = record.headers() or []
     try:
-        messages.append(message_of(topic=topic, key=key, headers=headers, body=body))
+        messages.append(
+            message_of(
+                topic=topic,
+                key=key,
+                headers=headers,
+                body=body,
+                published_at=_written_at(record),
+            )
+        )
     except MessageRefusedError as error:
         place = topic, record.partition()
         kept = Record(topic, key and key[:MAX_KEY_BYTES], _kept(headers), _cut(body))
         foreign.append(_Foreign(place, record.offset(), kept, str(error)))
+
+
+def _written_at(record: Any) -> datetime | None:
+    """When it was written, if that can be believed: whoever writes may say what he likes."""
+    kind, at_ms = record.timestamp()
+    try:
+        return (
+            None if kind == TIMESTAMP_NOT_AVAILABLE else datetime.fromtimestamp(at_ms / 1000, UTC)
+        )
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _kept(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, bytes]]:

@@ -23,6 +23,7 @@ from pydantic_settings import (
 )
 
 SHORTEST_PAYLOADS_DAYS: Final = 31
+SHORTEST_PROCESSED_DAYS: Final = 7
 LONGEST_HANDLER_S: Final = 25.0
 """Less than a session may be idle in a transaction."""
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
@@ -39,8 +40,10 @@ class Role(StrEnum):
 
     WEB = "web"  # takes deliveries, answers operators
     WORKER = "worker"  # settles what waits
-    RELAY = "relay"  # tells people; publishes the outbox, of which nothing is published yet
+    RELAY = "relay"  # publishes what is to leave, and tells people
     JANITOR = "janitor"  # keeps the tables small
+    PAYMENTS = "payments"  # carries out payments out of wallets
+    QUERY = "query"  # keeps what is shown of them
 
 
 class _Section(BaseModel):
@@ -194,6 +197,15 @@ def _whole_months(days: int) -> int:
     return days
 
 
+def _longer_than_topics(days: int) -> int:
+    if 0 < days < SHORTEST_PROCESSED_DAYS:
+        raise ValueError(
+            "a message that is still in its topic would be taken again: "
+            f"give at least {SHORTEST_PROCESSED_DAYS}, or 0 for ever"
+        )
+    return days
+
+
 class RetentionSettings(_Section):
     """For how many days each kind of data is kept; 0 is for ever."""
 
@@ -203,6 +215,9 @@ class RetentionSettings(_Section):
     evidence_days: int = Field(30, ge=0, le=36_500)
     audit_days: int = Field(400, ge=0, le=36_500)
     outbox_days: int = Field(30, ge=0, le=36_500)
+    processed_events_days: Annotated[int, AfterValidator(_longer_than_topics)] = Field(
+        8, ge=0, le=36_500
+    )
     keys_days: int = Field(0, ge=0, le=36_500)
     nonces_days: int = Field(30, ge=0, le=36_500)
     notices_days: int = Field(30, ge=0, le=36_500)
