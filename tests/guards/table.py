@@ -1486,9 +1486,9 @@ GUARDS: Final = (
         "what is left to publish is what has no flag",
         "BUS-1",
         "store/outbox.sql",
-        " WHERE published_at IS NULL\n ORDER BY seq\n LIMIT :limit::bigint;\n\n-- name: mark",
-        " WHERE published_at IS NULL\n   AND seq > coalesce((SELECT max(seq) FROM outbox"
-        " WHERE pos IS NOT NULL), 0)\n ORDER BY seq\n LIMIT :limit::bigint;\n\n-- name: mark",
+        "SELECT seq FROM outbox WHERE published_at IS NULL ORDER",
+        "SELECT seq FROM outbox WHERE published_at IS NULL AND seq > coalesce("
+        "(SELECT max(seq) FROM outbox WHERE pos IS NOT NULL), 0) ORDER",
         f"{_BUS_ORDER}a_late_commit_with_a_smaller_number_is_not_passed_over",
     ),
     Guard(
