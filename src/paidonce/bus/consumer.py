@@ -153,8 +153,8 @@ class Consumer:
             self._fail(error)
             return 0
         if taken:
-            await self._reader.acknowledge()
             self._succeed()
+            await self._reader.acknowledge()
         return taken
 
     async def retry_once(self) -> bool:
