@@ -9,6 +9,9 @@ from typing import Any, Final, Protocol
 
 from fastapi import FastAPI
 
+from paidonce.bus.opening import open_bus
+from paidonce.bus.relay import Relay
+from paidonce.bus.ring import Ring
 from paidonce.configured import configured_timers, load_rules
 from paidonce.doorkeeping import Doorkeeper, doorkeeper
 from paidonce.engine.asking import MAX_AT_ONCE, Asker
@@ -115,6 +118,7 @@ async def accept_bootstrap_key(operations: Operations) -> bool:
 @asynccontextmanager
 async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIterator[App]:
     """The service in these roles. At the end, what was accepted is settled before it stops."""
+    bus = open_bus(settings.bus)
     async with opened_database(settings) as database, AsyncExitStack() as stack:
         rules, sources = await load_rules(settings, database)
         operations = Operations(database, rules, pepper_of(settings))
@@ -126,8 +130,11 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
             timers = configured_timers(settings, sources)
             reconciler = Reconciler(database, rules, bell, timers)
             await stack.enter_async_context(in_background(reconciler.run()))
+        ring = Ring()
+        stack.push_async_callback(bus.close)
         if Role.RELAY in roles:
             loops.append(Notifier(database, configured_channels(settings.notifications)))
+            loops.append(Relay(database, bus, ring=ring))
         if Role.JANITOR in roles:
             janitor = Janitor(database, settings.retention)
             await stack.enter_async_context(in_background(janitor.run()))

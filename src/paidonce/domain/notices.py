@@ -22,6 +22,7 @@ class NoticeKind(StrEnum):
     FAILED = "failed"  # whatever else has failed for good
     BAN = "ban"  # an address is let in no more for a while
     FINDING = "finding"  # what the gateway knows and what is here do not agree
+    BUS_DEAD_LETTER = "bus_dead_letter"  # a message of the bus that a consumer could not take
 
 
 _KINDS: Final = {

@@ -13,6 +13,7 @@ from paidonce.settings.secrets import (
 )
 from paidonce.settings.sections import (
     METRICS_FOLDER,
+    BusSettings,
     DatabaseSettings,
     LimitsSettings,
     NotificationSettings,
@@ -27,6 +28,7 @@ from paidonce.settings.sections import (
 
 __all__ = [
     "METRICS_FOLDER",
+    "BusSettings",
     "DatabaseSettings",
     "LimitsSettings",
     "NotificationSettings",

@@ -5,6 +5,11 @@ from paidonce.views.access import (
     KeyView,
     NewKeyView,
 )
+from paidonce.views.bus import (
+    BusView,
+    DeadMessageView,
+    GroupView,
+)
 from paidonce.views.events import (
     EventDetail,
     EventView,
@@ -42,13 +47,16 @@ from paidonce.views.statistics import (
 __all__ = [
     "BanView",
     "BookingView",
+    "BusView",
     "Counts",
     "CountsOfDay",
     "CountsOfMethod",
     "CountsOfSource",
+    "DeadMessageView",
     "EventDetail",
     "EventView",
     "EvidenceView",
+    "GroupView",
     "KeyView",
     "NewKeyView",
     "OrderSummary",

@@ -6,6 +6,7 @@ from paidonce import __version__
 from paidonce.operations import Operations
 from paidonce.web.api import (
     bans,
+    bus,
     dead_letters,
     documentation,
     errors,
@@ -33,6 +34,6 @@ def operators_api(operations: Operations, key_guard: KeyGuard, max_body_bytes: i
     api.state.key_guard = key_guard
     api.add_middleware(BodyLimit, max_body_bytes=max_body_bytes)
     things = (users, orders, wallets, payments, events, dead_letters, replays, statistics)
-    for one in (errors, documentation, *things, reconciliations, bans, keys):
+    for one in (errors, documentation, *things, reconciliations, bus, bans, keys):
         one.add_to(api)
     return api
