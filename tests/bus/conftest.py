@@ -16,6 +16,7 @@ from paidonce.store.queries import Connection
 from tests.brokers.kafka import MockBroker, NamedBroker, OwnBroker, fresh_name
 
 GROUP: Final = "readers"
+OTHER_GROUP: Final = "others"
 SHORT_SESSION_MS: Final = "2000"
 """What a reader had that is gone is given to others soon; an ordinary broker does not allow it."""
 
@@ -41,7 +42,7 @@ def about(kafka: NamedBroker | OwnBroker | MockBroker) -> str:
     name = fresh_name("thing")
     if isinstance(kafka, MockBroker):
         topic = TOPIC_PREFIX + name
-        kafka.add_topics([topic, f"{topic}.{GROUP}.dlq"])
+        kafka.add_topics([topic, *(f"{topic}.{group}.dlq" for group in (GROUP, OTHER_GROUP))])
     return name
 
 

@@ -15,7 +15,7 @@ from paidonce.bus.kafka_reader import KafkaReader
 from paidonce.bus.messages import TOPIC_PREFIX, Message
 from paidonce.store.queries import Connection
 from tests.brokers.kafka import Broker, fresh_name
-from tests.bus.conftest import GROUP, OpenBus
+from tests.bus.conftest import GROUP, OTHER_GROUP, OpenBus
 from tests.bus.reading import DEADLINE_S, lives, message, read, until, versions_by_key
 
 
@@ -90,8 +90,7 @@ async def test_groups_read_the_same_messages_each_on_its_own(
 ) -> None:
     """BUS-1"""
     await bus.publish(lives(about, keys=3, versions=2))
-    other = fresh_name("others")
-    async with reading(bus, about) as one, reading(bus, about, other) as two:
+    async with reading(bus, about) as one, reading(bus, about, OTHER_GROUP) as two:
         assert len(await read(one, connection, 6)) == len(await read(two, connection, 6)) == 6
 
 

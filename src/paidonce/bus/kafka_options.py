@@ -39,13 +39,9 @@ _OURS: Final = {*_PRODUCER, *_CONSUMER, "bootstrap.servers", "group.id", "transa
 
 # A request that a silent broker has got is given up sooner than in a minute, a broker that is back
 # is found within a second, and what a killed process had is given to others in ten.
-_USUAL: Final = {
-    "socket.timeout.ms": "10000",
-    "reconnect.backoff.max.ms": "1000",
-    "session.timeout.ms": "10000",
-    "linger.ms": "2",
-    "compression.type": "lz4",
-}
+_USUAL: Final = {"socket.timeout.ms": "10000", "reconnect.backoff.max.ms": "1000"}
+_USUAL_PRODUCER: Final = {"linger.ms": "2", "compression.type": "zstd"}
+_USUAL_CONSUMER: Final = {"session.timeout.ms": "10000"}
 
 # What librdkafka itself writes goes nowhere; `_tell` tells of errors.
 _UNHEARD: Final = logging.getLogger("paidonce.librdkafka")
@@ -63,10 +59,10 @@ class KafkaOptions:
     own: Mapping[str, str]
 
     def producer(self) -> dict[str, Any]:
-        return {**self._all(), **_PRODUCER}
+        return {**_USUAL_PRODUCER, **self._all(), **_PRODUCER}
 
     def consumer(self, group: str) -> dict[str, Any]:
-        return {**self._all(), **_CONSUMER, "group.id": group_id(group)}
+        return {**_USUAL_CONSUMER, **self._all(), **_CONSUMER, "group.id": group_id(group)}
 
     def admin(self) -> dict[str, Any]:
         return self._all()
