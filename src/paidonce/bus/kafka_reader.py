@@ -28,7 +28,7 @@ log = logger(__name__)
 
 WAIT_S: Final = 0.2
 """How long a fetch waits for a first message. A transaction is open meanwhile."""
-CLOSE_TIMEOUT_S: Final = 3.0
+CLOSE_TIMEOUT_S: Final = 1.0
 MAX_ERROR_CHARS: Final = 1000
 MAX_KEPT_HEADERS_BYTES: Final = 16_384
 """Of a foreign message. More are left out of its dead letter, which has to fit."""
