@@ -17,7 +17,7 @@ from tests.brokers.kafka import MockBroker, NamedBroker, OwnBroker, fresh_name
 
 GROUP: Final = "readers"
 OTHER_GROUP: Final = "others"
-SHORT_SESSION_MS: Final = "2000"
+SHORT_SESSION: Final = {"session.timeout.ms": "2000", "heartbeat.interval.ms": "500"}
 """What a reader had that is gone is given to others soon; an ordinary broker does not allow it."""
 
 OpenBus = Callable[[], KafkaBus]
@@ -58,7 +58,7 @@ def own_broker(kafka: NamedBroker | OwnBroker | MockBroker) -> OwnBroker:
 async def open_bus(kafka: NamedBroker | OwnBroker | MockBroker) -> AsyncIterator[OpenBus]:
     """Opens buses as processes of their own would, and closes them."""
     opened: list[KafkaBus] = []
-    own = {"session.timeout.ms": SHORT_SESSION_MS} if kafka.is_ours else {}
+    own = SHORT_SESSION if kafka.is_ours else {}
     settings = BusSettings(url=f"kafka://{kafka.bootstrap}", kafka=own)
 
     def open_one() -> KafkaBus:
