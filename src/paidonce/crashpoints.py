@@ -29,7 +29,7 @@ class Point(StrEnum):
     CREATED = "created"  # a user is added; what waits for it is not settled
     REPLAYED = "replayed"  # a part of a replay is done and written down; its transaction is open
     TOLD = "told"  # a message has reached its channel; that is not recorded
-    RELAY_READ = "relay_read"  # the relay has read what is to be published
+    RELAY_READ = "relay_read"  # the relay has read what another bus than PostgreSQL is to get
     PUBLISHED = "published"  # the bus has it; it is not marked as published
     FETCHED = "fetched"  # a consumer has messages in hand; its transaction is open
     TAKEN = "taken"  # their effect is written; the transaction is open

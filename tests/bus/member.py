@@ -1,4 +1,4 @@
-"""A process of its own that relays, or follows: `python -m tests.bus.member relay|follow URL`."""
+"""A process that relays, or follows: `python -m tests.bus.member relay|carry|follow URL`."""
 
 import asyncio
 import sys
@@ -7,7 +7,7 @@ from paidonce.bus.postgres import PostgresBus
 from paidonce.bus.relay import Relay
 from paidonce.crashpoints import arm
 from paidonce.store.db import open_database
-from tests.bus.traffic import follower
+from tests.bus.traffic import Elsewhere, follower
 
 SMALL_BATCH = 20
 
@@ -15,10 +15,13 @@ SMALL_BATCH = 20
 async def main(role: str, url: str) -> None:
     arm("development")
     database = await open_database(url)
-    if role == "relay":
-        await Relay(database, PostgresBus(), max_batch=SMALL_BATCH).run()
-    else:
-        await follower(database, max_batch=SMALL_BATCH).run()
+    match role:
+        case "relay":
+            await Relay(database, PostgresBus(), max_batch=SMALL_BATCH).run()
+        case "carry":
+            await Relay(database, Elsewhere(), max_batch=SMALL_BATCH).run()
+        case _:
+            await follower(database, max_batch=SMALL_BATCH).run()
 
 
 if __name__ == "__main__":

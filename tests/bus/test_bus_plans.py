@@ -69,6 +69,7 @@ MOST: Final[dict[str, Any]] = {"most": outbox.MAX_COUNTED}
     ("query", "values", "touched"),
     [
         (outbox.QUERIES["unpublished"], {"limit": 1_000}, WAITING),
+        (outbox.QUERIES["unpublished_places"], {"limit": 1_000}, WAITING),
         (outbox.QUERIES["backlog"], MOST, WAITING),
         (outbox.QUERIES["mark_published"], {"seq": [HISTORY + 1, HISTORY + 2]}, 2),
         (
@@ -84,6 +85,7 @@ MOST: Final[dict[str, Any]] = {"most": outbox.MAX_COUNTED}
     ],
     ids=[
         "unpublished",
+        "places",
         "backlog",
         "marking",
         "after",

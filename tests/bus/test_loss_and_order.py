@@ -15,6 +15,7 @@ from paidonce.bus.relay import LOCK, Relay
 from paidonce.crashpoints import Point
 from paidonce.store.db import Database
 from tests.bus.traffic import (
+    Elsewhere,
     change,
     change_often,
     check,
@@ -116,8 +117,9 @@ def started(database_url: str) -> Iterator[Callable[..., subprocess.Popen[bytes]
 @pytest.mark.parametrize(
     ("role", "point"),
     [
-        ("relay", Point.RELAY_READ),
         ("relay", Point.PUBLISHED),
+        ("carry", Point.RELAY_READ),
+        ("carry", Point.PUBLISHED),
         ("follow", Point.FETCHED),
         ("follow", Point.TAKEN),
         ("follow", Point.TAKEN_FOR_GOOD),
@@ -129,8 +131,7 @@ async def test_a_process_that_dies_at_a_named_moment_loses_nothing(
 ) -> None:
     """BUS-1 REL-1: what it had in hand is taken up by the next one, and by nobody twice."""
     await prepare(database, KEYS)
-    others = {"relay": "follow", "follow": "relay"}
-    started(others[role])
+    started("relay" if role == "follow" else "follow")
     mortal = started(role, f"{point}:3")
     await written(database, 10)
     code = await asyncio.wait_for(asyncio.to_thread(mortal.wait), DONE_S)
@@ -197,7 +198,7 @@ async def test_a_relay_whose_session_is_gone_marks_nothing_any_more(database: Da
     await prepare(database, KEYS)
     await written(database, 1)
 
-    class Slow(PostgresBus):
+    class Slow(Elsewhere):
         async def publish(self, messages: Any) -> None:
             (holder,) = await _holders(database)
             await rows(database, "SELECT pg_terminate_backend($1)", holder)

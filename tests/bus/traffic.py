@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from paidonce.bus.consumer import Consumer, Retries
 from paidonce.bus.messages import Message
-from paidonce.bus.postgres import PostgresBus
+from paidonce.bus.postgres import PostgresBus, PostgresReader
 from paidonce.bus.relay import LOCK, Relay
 from paidonce.store import outbox
 from paidonce.store.db import Database
@@ -74,6 +74,18 @@ async def follow(connection: Connection, messages: Sequence[Message], name: str 
         "INSERT INTO followed (consumer, event_id, key, version) VALUES ($1, $2, $3, $4)",
         [(name, one.id, one.key, one.version) for one in messages],
     )
+
+
+class Elsewhere:
+    """Another bus than PostgreSQL for the relay, which knows it by its class; read all the same."""
+
+    async def publish(self, messages: Sequence[Message]) -> None:
+        """It is safe there."""
+
+    def reader(self, group: str, about: Collection[str]) -> PostgresReader:
+        return PostgresReader(group, about)
+
+    async def close(self) -> None: ...
 
 
 def follower(database: Database, **given: Any) -> Consumer:

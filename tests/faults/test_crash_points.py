@@ -29,6 +29,7 @@ ELSEWHERE: Final = (
     Point.HANDLED,
     Point.REPLAYED,
     Point.TOLD,
+    Point.RELAY_READ,
     Point.FETCHED,
     Point.TAKEN,
     Point.TAKEN_FOR_GOOD,

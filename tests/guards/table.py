@@ -44,6 +44,8 @@ _NONCES: Final = "tests/store/test_nonces.py::test_"
 _COUNTED: Final = "tests/store/test_statistics.py::test_"
 _SEARCHED: Final = "tests/store/test_search_plans.py::test_"
 _NOTIFYING: Final = "tests/store/test_notifying.py::test_"
+_BUS_ORDER: Final = "tests/bus/test_loss_and_order.py::test_"
+_BUS_TAKEN: Final = "tests/bus/test_consumer.py::test_"
 _BOOKS: Final = "tests/store/test_reconciling.py::test_"
 _KAFKA: Final = "tests/bus/test_kafka.py::test_"
 _KAFKA_READER: Final = "bus/kafka_reader.py"
@@ -1517,6 +1519,51 @@ GUARDS: Final = (
         " if (one.place, one.offset) not in self._buried]",
         "]",
         f"{_KAFKA}a_foreign_message_is_buried_once_however_often_its_batch_comes_again",
+        is_kin=True,
+    ),
+    Guard(
+        "what is left to publish is what has no flag",
+        "BUS-1",
+        "store/outbox.sql",
+        "SELECT seq FROM outbox WHERE published_at IS NULL ORDER",
+        "SELECT seq FROM outbox WHERE published_at IS NULL AND seq > coalesce("
+        "(SELECT max(seq) FROM outbox WHERE pos IS NOT NULL), 0) ORDER",
+        f"{_BUS_ORDER}a_late_commit_with_a_smaller_number_is_not_passed_over",
+    ),
+    Guard(
+        "a message is taken once",
+        "BUS-1",
+        "bus/consumer.py",
+        "if one.id in new and one is first[one.id]]",
+        "]",
+        f"{_BUS_TAKEN}a_message_that_comes_again_is_not_taken_again",
+        is_kin=True,
+    ),
+    Guard(
+        "the session that marks is the one that leads",
+        "BUS-1",
+        "bus/relay.py",
+        "                while is_ours and not",
+        "                while not",
+        f"{_BUS_ORDER}one_of_two_relays_leads_and_the_other_takes_over",
+        is_kin=True,
+    ),
+    Guard(
+        "a poison message is buried",
+        "BUS-1",
+        "bus/consumer.py",
+        "attempts >= self._retries.attempts",
+        "False",
+        f"{_BUS_TAKEN}a_poison_message_is_buried_and_stops_nobody",
+        is_kin=True,
+    ),
+    Guard(
+        "what a group has not taken stays",
+        "DAT-3",
+        "store/retention.sql",
+        "h.about = p.aggregate_type AND h.pos < p.pos",
+        "false",
+        "tests/store/test_retention.py::test_what_a_group_has_not_taken_stays_while_the_group_comes",
         is_kin=True,
     ),
 )

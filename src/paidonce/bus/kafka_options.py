@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -56,7 +56,7 @@ class KafkaOptions:
     servers: str
     partitions: int
     replication: int
-    own: Mapping[str, str]
+    own: Mapping[str, str] = field(repr=False)
 
     def producer(self) -> dict[str, Any]:
         return {**_USUAL_PRODUCER, **self._all(), **_PRODUCER}

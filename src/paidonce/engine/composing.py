@@ -31,6 +31,7 @@ _NAMES: Final = {
     NoticeKind.FAILED: ("failed event", "failed events"),
     NoticeKind.BAN: ("banned address", "banned addresses"),
     NoticeKind.FINDING: ("finding of a reconciliation", "findings of reconciliations"),
+    NoticeKind.BUS_DEAD_LETTER: ("message not taken", "messages not taken"),
 }
 
 

@@ -65,12 +65,18 @@ async def unpublished(connection: Connection, limit: int) -> list[Entry]:
     return [_entry(row["seq"], row) for row in rows]
 
 
-async def mark_published(connection: Connection, entries: Sequence[Entry]) -> None:
-    """These are published, in this order: consumers on PostgreSQL see them from the commit on.
+async def unpublished_places(connection: Connection, limit: int) -> list[int]:
+    """Where it stands, for a bus on which it stays there."""
+    rows = await QUERIES["unpublished_places"].rows(connection, limit=limit)
+    return [row["seq"] for row in rows]
+
+
+async def mark_published(connection: Connection, places: Sequence[int]) -> None:
+    """What stands at these is published, in this order: consumers here see it from the commit on.
 
     Only whoever holds the relay's lock may call it.
     """
-    await QUERIES["mark_published"].run(connection, seq=[entry.place for entry in entries])
+    await QUERIES["mark_published"].run(connection, seq=places)
 
 
 async def after(connection: Connection, places: Mapping[str, int], limit: int) -> list[Entry]:

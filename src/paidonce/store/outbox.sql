@@ -16,6 +16,10 @@ SELECT seq, id, aggregate_type AS about, aggregate_id AS key, type, version, occ
  ORDER BY seq
  LIMIT :limit::bigint;
 
+-- name: unpublished_places
+-- The same without what they say.
+SELECT seq FROM outbox WHERE published_at IS NULL ORDER BY seq LIMIT :limit::bigint;
+
 -- name: mark_published
 -- Positions are given in the order of :seq, all of them seen at once.
 WITH placed AS MATERIALIZED (
