@@ -42,7 +42,7 @@ def kafka_jars() -> Path:
         return folder
     if shutil.which("mvn") is None:
         raise NoArtifactsError("there is no mvn")
-    with _alone(folder.with_suffix(".lock")):
+    with _alone(folder.with_name(f"{folder.name}.lock")):
         if not folder.is_dir():
             _fetch(folder)
     return folder
@@ -64,7 +64,7 @@ def _alone(lock: Path) -> Iterator[None]:
 
 def _fetch(folder: Path) -> None:
     """All of the jars or none: a folder of that name is complete."""
-    failed = folder.with_suffix(".failed")
+    failed = folder.with_name(f"{folder.name}.failed")
     if failed.exists() and time.time() - failed.stat().st_mtime < REMEMBER_FAILURE_S:
         raise NoArtifactsError("mvn could not fetch them a moment ago")
     unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))

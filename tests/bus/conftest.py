@@ -16,7 +16,8 @@ from paidonce.store.queries import Connection
 from tests.brokers.kafka import MockBroker, NamedBroker, OwnBroker, fresh_name
 
 GROUP: Final = "readers"
-SHORT_SESSION_MS: Final = "2000"
+OTHER_GROUP: Final = "others"
+SHORT_SESSION: Final = {"session.timeout.ms": "2000", "heartbeat.interval.ms": "500"}
 """What a reader had that is gone is given to others soon; an ordinary broker does not allow it."""
 
 OpenBus = Callable[[], KafkaBus]
@@ -41,7 +42,7 @@ def about(kafka: NamedBroker | OwnBroker | MockBroker) -> str:
     name = fresh_name("thing")
     if isinstance(kafka, MockBroker):
         topic = TOPIC_PREFIX + name
-        kafka.add_topics([topic, f"{topic}.{GROUP}.dlq"])
+        kafka.add_topics([topic, *(f"{topic}.{group}.dlq" for group in (GROUP, OTHER_GROUP))])
     return name
 
 
@@ -57,7 +58,7 @@ def own_broker(kafka: NamedBroker | OwnBroker | MockBroker) -> OwnBroker:
 async def open_bus(kafka: NamedBroker | OwnBroker | MockBroker) -> AsyncIterator[OpenBus]:
     """Opens buses as processes of their own would, and closes them."""
     opened: list[KafkaBus] = []
-    own = {"session.timeout.ms": SHORT_SESSION_MS} if kafka.is_ours else {}
+    own = SHORT_SESSION if kafka.is_ours else {}
     settings = BusSettings(url=f"kafka://{kafka.bootstrap}", kafka=own)
 
     def open_one() -> KafkaBus:

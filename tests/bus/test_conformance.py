@@ -18,8 +18,7 @@ from paidonce.store.db import Database
 from paidonce.store.locks import held_by_us
 from paidonce.store.outbox import Fact
 from paidonce.store.queries import Connection
-from tests.brokers.kafka import fresh_name
-from tests.bus.conftest import GROUP
+from tests.bus.conftest import GROUP, OTHER_GROUP
 from tests.bus.reading import until, versions_by_key
 from tests.bus.traffic import AT_ONCE, check, follow, followed, rows, told
 
@@ -133,7 +132,7 @@ async def test_the_next_reader_goes_on_after_what_was_taken(line: Line) -> None:
 async def test_each_group_gets_all(line: Line) -> None:
     """BUS-1: one that comes late, too."""
     await line.put(*THINGS)
-    for group in (GROUP, fresh_name("late")):
+    for group in (GROUP, OTHER_GROUP):
         reader = await line.reader(group)
         assert len(await line.take(reader, 4)) == 4
         await reader.close()

@@ -47,6 +47,8 @@ _NOTIFYING: Final = "tests/store/test_notifying.py::test_"
 _BUS_ORDER: Final = "tests/bus/test_loss_and_order.py::test_"
 _BUS_TAKEN: Final = "tests/bus/test_consumer.py::test_"
 _BOOKS: Final = "tests/store/test_reconciling.py::test_"
+_KAFKA: Final = "tests/bus/test_kafka.py::test_"
+_KAFKA_READER: Final = "bus/kafka_reader.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -1480,6 +1482,43 @@ GUARDS: Final = (
         "        is_delivery=False,\n",
         "",
         f"{_COUNTED}evidence_that_is_processed_again_was_received_once",
+        is_kin=True,
+    ),
+    Guard(
+        "what a fetch that was cut off has got comes again",
+        "BUS-1",
+        _KAFKA_READER,
+        "        self._rewind()  # whoever had these was cut off",
+        "        self._in_hand.clear()  # whoever had these was cut off",
+        f"{_KAFKA}what_a_fetch_that_was_cut_off_has_got_comes_again",
+        is_kin=True,
+    ),
+    Guard(
+        "what Kafka did not take is not published",
+        "BUS-1",
+        "bus/kafka_publisher.py",
+        "if failed or len(reports) < len(records):",
+        "if failed:",
+        "tests/bus/test_kafka_kills.py::"
+        "test_a_relay_is_told_that_the_broker_is_away_and_goes_on_later",
+        is_kin=True,
+    ),
+    Guard(
+        "a foreign message stops nobody",
+        "BUS-1",
+        "bus/cloud_events.py",
+        "    if not key or len(key) > MAX_KEY_BYTES:",
+        "    if key is None:",
+        f"{_KAFKA}foreign_messages_are_buried_at_once_and_ours_go_on",
+        is_kin=True,
+    ),
+    Guard(
+        "a foreign message is buried once",
+        "BUS-1",
+        _KAFKA_READER,
+        " if (one.place, one.offset) not in self._buried]",
+        "]",
+        f"{_KAFKA}a_foreign_message_is_buried_once_however_often_its_batch_comes_again",
         is_kin=True,
     ),
     Guard(

@@ -24,7 +24,7 @@ class KafkaBus:
 
     async def publish(self, messages: Sequence[Message]) -> None:
         """Return when all in-sync replicas have all of them. Raises BusAwayError."""
-        await self._publisher.publish([_record(message) for message in messages])
+        await self._publisher.publish([self._record(message) for message in messages])
 
     def reader(self, group: str, about: Collection[str]) -> KafkaReader:
         """A new member of the group, which joins with its first fetch."""
@@ -33,6 +33,6 @@ class KafkaBus:
     async def close(self) -> None:
         await self._publisher.close()
 
-
-def _record(message: Message) -> Record:
-    return Record(message.topic, message.key.encode(), headers_of(message), message.body)
+    def _record(self, message: Message) -> Record:
+        topic = self._options.topic_there(message.topic)
+        return Record(topic, message.key.encode(), headers_of(message), message.body)

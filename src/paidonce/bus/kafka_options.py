@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -39,13 +39,9 @@ _OURS: Final = {*_PRODUCER, *_CONSUMER, "bootstrap.servers", "group.id", "transa
 
 # A request that a silent broker has got is given up sooner than in a minute, a broker that is back
 # is found within a second, and what a killed process had is given to others in ten.
-_USUAL: Final = {
-    "socket.timeout.ms": "10000",
-    "reconnect.backoff.max.ms": "1000",
-    "session.timeout.ms": "10000",
-    "linger.ms": "2",
-    "compression.type": "lz4",
-}
+_USUAL: Final = {"socket.timeout.ms": "10000", "reconnect.backoff.max.ms": "1000"}
+_USUAL_PRODUCER: Final = {"linger.ms": "2", "compression.type": "zstd"}
+_USUAL_CONSUMER: Final = {"session.timeout.ms": "10000"}
 
 # What librdkafka itself writes goes nowhere; `_tell` tells of errors.
 _UNHEARD: Final = logging.getLogger("paidonce.librdkafka")
@@ -58,18 +54,31 @@ class KafkaOptions:
     """How the brokers are reached, and how topics are made. It may hold secrets: never log it."""
 
     servers: str
+    prefix: str
+    """Of topics and groups: a Kafka has one space of names for all that use it."""
     partitions: int
     replication: int
-    own: Mapping[str, str]
+    own: Mapping[str, str] = field(repr=False)
 
     def producer(self) -> dict[str, Any]:
-        return {**self._all(), **_PRODUCER}
+        return {**_USUAL_PRODUCER, **self._all(), **_PRODUCER}
 
     def consumer(self, group: str) -> dict[str, Any]:
-        return {**self._all(), **_CONSUMER, "group.id": group_id(group)}
+        return {**_USUAL_CONSUMER, **self._all(), **_CONSUMER, "group.id": self.group_id(group)}
 
     def admin(self) -> dict[str, Any]:
         return self._all()
+
+    def group_id(self, group: str) -> str:
+        return self.prefix + group
+
+    def topic_there(self, topic: str) -> str:
+        """What Kafka calls a topic of ours."""
+        return self.prefix + topic.removeprefix(TOPIC_PREFIX)
+
+    def topic_here(self, topic: str) -> str:
+        """What we call a topic of Kafka's."""
+        return TOPIC_PREFIX + topic.removeprefix(self.prefix)
 
     def _all(self) -> dict[str, Any]:
         ours = {"bootstrap.servers": self.servers, "error_cb": _tell, "logger": _UNHEARD}
@@ -80,7 +89,9 @@ def kafka_options(settings: BusSettings) -> KafkaOptions:
     """The options that the settings give. Raises ConfigurationError."""
     own = {name: _resolved(name, value) for name, value in settings.kafka.items()}
     topics = settings.topics
-    options = KafkaOptions(settings.kafka_servers, topics.partitions, topics.replication, own)
+    options = KafkaOptions(
+        settings.kafka_servers, topics.prefix, topics.partitions, topics.replication, own
+    )
     try:
         AdminClient(options.admin())
     except (KafkaException, ValueError, TypeError) as error:
@@ -90,11 +101,6 @@ def kafka_options(settings: BusSettings) -> KafkaOptions:
             f"bus.kafka: librdkafka does not know {named}, or does not take its value (hidden)"
         ) from None
     return options
-
-
-def group_id(group: str) -> str:
-    """Groups of a Kafka have one space of names for all that use it."""
-    return TOPIC_PREFIX + group
 
 
 def _resolved(name: str, value: str) -> str:

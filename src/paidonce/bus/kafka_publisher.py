@@ -18,7 +18,7 @@ from paidonce.errors import BusAwayError
 
 PUBLISH_TIMEOUT_S: Final = 10.0
 LOOK_AGAIN_S: Final = 0.1
-CLOSE_TIMEOUT_S: Final = 3.0
+CLOSE_TIMEOUT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)

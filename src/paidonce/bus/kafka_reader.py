@@ -28,7 +28,7 @@ log = logger(__name__)
 
 WAIT_S: Final = 0.2
 """How long a fetch waits for a first message. A transaction is open meanwhile."""
-CLOSE_TIMEOUT_S: Final = 3.0
+CLOSE_TIMEOUT_S: Final = 1.0
 MAX_ERROR_CHARS: Final = 1000
 MAX_KEPT_HEADERS_BYTES: Final = 16_384
 """Of a foreign message. More are left out of its dead letter, which has to fit."""
@@ -70,7 +70,7 @@ class KafkaReader:
         self._topics = topics
         self._publisher = publisher
         self._group = group
-        self._names = sorted(map(topic_of, about))
+        self._names = sorted(options.topic_there(topic_of(one)) for one in about)
         self._thread = ClientThread(f"kafka-reader-{group}")
         self._lag_thread = ClientThread(f"kafka-lag-{group}")
         self._consumer: Consumer | None = None
@@ -104,9 +104,9 @@ class KafkaReader:
         self, connection: Connection, message: Message, error: str, attempts: int
     ) -> None:
         """Put it into `<topic>.<group>.dlq`. Raises BusAwayError."""
-        told = _told(error, attempts, message.topic)
-        headers = [*headers_of(message), *told]
-        name = self._dead_letters_of(message.topic)
+        topic = self._options.topic_there(message.topic)
+        headers = [*headers_of(message), *_told(error, attempts, topic)]
+        name = self._dead_letters_of(topic)
         await self._publisher.publish([Record(name, message.key.encode(), headers, message.body)])
 
     async def lag(self, connection: Connection) -> int:
@@ -144,12 +144,30 @@ class KafkaReader:
         for record in records:
             if record.error() is None:
                 self._take_in_hand((record.topic(), record.partition()), record.offset())
-                _sort(record, messages, foreign)
+                self._sort(record, messages, foreign)
         if errors:
             self._topics.forget()
             self._leave()
             raise BusAwayError(f"Kafka stopped giving messages: {errors[0].name()}")
         return messages, foreign
+
+    def _sort(self, record: Any, messages: list[Message], foreign: list[_Foreign]) -> None:
+        topic, key, body = record.topic(), record.key(), record.value()
+        headers = record.headers() or []
+        try:
+            messages.append(
+                message_of(
+                    topic=self._options.topic_here(topic),
+                    key=key,
+                    headers=headers,
+                    body=body,
+                    published_at=_written_at(record),
+                )
+            )
+        except MessageRefusedError as error:
+            place = topic, record.partition()
+            kept = Record(topic, key and key[:MAX_KEY_BYTES], _kept(headers), _cut(body))
+            foreign.append(_Foreign(place, record.offset(), kept, str(error)))
 
     def _take_in_hand(self, place: Place, offset: int) -> None:
         first, _ = self._in_hand.get(place, (offset, offset))
@@ -214,25 +232,6 @@ class KafkaReader:
         headers = [*one.record.headers, *told, *place]
         name = self._dead_letters_of(topic)
         return Record(name, one.record.key, headers, one.record.body)
-
-
-def _sort(record: Any, messages: list[Message], foreign: list[_Foreign]) -> None:
-    topic, key, body = record.topic(), record.key(), record.value()
-    headers = record.headers() or []
-    try:
-        messages.append(
-            message_of(
-                topic=topic,
-                key=key,
-                headers=headers,
-                body=body,
-                published_at=_written_at(record),
-            )
-        )
-    except MessageRefusedError as error:
-        place = topic, record.partition()
-        kept = Record(topic, key and key[:MAX_KEY_BYTES], _kept(headers), _cut(body))
-        foreign.append(_Foreign(place, record.offset(), kept, str(error)))
 
 
 def _written_at(record: Any) -> datetime | None:

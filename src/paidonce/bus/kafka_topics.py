@@ -13,7 +13,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
-from paidonce.bus.kafka_options import KafkaOptions, group_id
+from paidonce.bus.kafka_options import KafkaOptions
 from paidonce.errors import BusAwayError
 
 TIMEOUT_S: Final = 10.0
@@ -58,9 +58,10 @@ class Topics:
         places = [TopicPartition(name, n) for name in names for n in range(there.get(name, 0))]
         if not places:
             return 0
-        asked = [ConsumerGroupTopicPartitions(group_id(group), places)]
+        group_id = self._options.group_id(group)
+        asked = [ConsumerGroupTopicPartitions(group_id, places)]
         try:
-            done = self._admin.list_consumer_group_offsets(asked)[group_id(group)].result(TIMEOUT_S)
+            done = self._admin.list_consumer_group_offsets(asked)[group_id].result(TIMEOUT_S)
             ends = self._offsets(places, _LATEST)
             begins = self._offsets(places, _EARLIEST)
         except (KafkaException, TimeoutError) as error:

@@ -259,6 +259,7 @@ def _as_text(value: object) -> object:
 class TopicSettings(_Section):
     """How topics are made that are missing. -1 is what the broker itself would do."""
 
+    prefix: str = Field("paidonce.", pattern=r"^[A-Za-z0-9._-]{1,100}$")
     partitions: int = Field(6, ge=1, le=10_000)
     replication: int = Field(-1, ge=-1, le=100)
 
