@@ -39,6 +39,8 @@ class Role(StrEnum):
     WORKER = "worker"  # settles what waits
     RELAY = "relay"  # tells people; publishes the outbox, of which nothing is published yet
     JANITOR = "janitor"  # keeps the tables small
+    PAYMENTS = "payments"  # pays out of wallets, where a gateway for that is configured
+    QUERY = "query"  # keeps what is shown of those payments
 
 
 class _Section(BaseModel):
@@ -150,6 +152,17 @@ def _rate(value: str) -> str:
     return value
 
 
+def _web_url(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_fit = False
+    if not is_fit or "@" in value or "?" in value or "#" in value:
+        raise ValueError('give such as "https://gateway.example/v1"; the key has its own setting')
+    return value
+
+
 def _storage(value: str) -> str:
     if value and not value.startswith(("redis://", "rediss://")):
         raise ValueError('give such as "redis://127.0.0.1:6379/0", or "" for memory')
@@ -231,6 +244,31 @@ class BusSettings(_Section):
     url: Literal["postgres"] = "postgres"
 
 
+class PaymentServiceSettings(_Section):
+    """The gateway that carries out payments out of a wallet; without it there are none."""
+
+    gateway_url: Annotated[str, AfterValidator(_web_url)] | None = None
+    gateway_key: str | None = None
+    source: str | None = None
+    timeout_s: float = Field(10.0, gt=0, le=300)
+    max_calls: int = Field(16, ge=1, le=1_000)
+    rate: float = Field(50.0, gt=0, le=10_000)
+    first_pause_s: float = Field(1.0, gt=0, le=3_600)
+    longest_pause_s: float = Field(300.0, gt=0, le=86_400)
+    silent_after_s: float = Field(3_600.0, gt=0, le=30 * 86_400)
+    slow_pause_s: float = Field(3_600.0, gt=0, le=7 * 86_400)
+    callback_attempts: int = Field(16, ge=1, le=100)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "PaymentServiceSettings":
+        if (self.gateway_url is None) != (self.source is None):
+            raise ValueError(
+                "gateway_url and source belong together: where payments are carried out, and the "
+                "source whose webhooks tell what became of them"
+            )
+        return self
+
+
 def _source_names(sources: dict[str, SourceSettings]) -> dict[str, SourceSettings]:
     for name in sources:
         if not _SOURCE_NAME.fullmatch(name) or name == "health":
@@ -274,6 +312,7 @@ class Settings(BaseSettings):
     limits: LimitsSettings = LimitsSettings()
     security: SecuritySettings = SecuritySettings()
     bus: BusSettings = BusSettings()
+    payment_service: PaymentServiceSettings = PaymentServiceSettings()
     notifications: Annotated[dict[str, NotificationSettings], AfterValidator(_channel_names)] = {}
     retention: RetentionSettings = RetentionSettings()
     handlers: tuple[str, ...] = ()
