@@ -18,7 +18,7 @@ from paidonce.engine.confirming import Approver
 from paidonce.engine.group import Group
 from paidonce.engine.intake import Intake
 from paidonce.engine.items import Rules
-from paidonce.engine.janitor import Janitor
+from paidonce.engine.janitor import Janitor, usual_tasks
 from paidonce.engine.notifying import Notifier
 from paidonce.engine.reconciler import Reconciler
 from paidonce.engine.replaying import Replayer
@@ -28,6 +28,7 @@ from paidonce.opening import in_background, opened_database
 from paidonce.operations import Operations
 from paidonce.operations import Scope as KeyScope
 from paidonce.operations.pepper import pepper_of
+from paidonce.services.expiring import Expiry
 from paidonce.settings import Role, Settings
 from paidonce.store.db import Database
 from paidonce.store.due import Lane
@@ -84,7 +85,11 @@ async def opened_operations(settings: Settings) -> AsyncIterator[Operations]:
     """The operators' verbs without a server, for the command line."""
     async with opened_database(settings) as database:
         rules, _ = await load_rules(settings, database)
-        yield Operations(database, rules, pepper_of(settings))
+        operations = _operations(settings, database, rules)
+        try:
+            yield operations
+        finally:
+            await operations.wallets.stop()
 
 
 @asynccontextmanager
@@ -97,7 +102,7 @@ async def opened_reconciler(settings: Settings) -> AsyncIterator[Operations]:
         await stack.enter_async_context(in_background(asker.run()))
         stack.push_async_callback(asker.stop)
         await stack.enter_async_context(in_background(Reconciler(database, rules, bell).run()))
-        yield Operations(database, rules, pepper_of(settings))
+        yield _operations(settings, database, rules)
 
 
 async def accept_bootstrap_key(operations: Operations) -> bool:
@@ -117,7 +122,8 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
     """The service in these roles. At the end, what was accepted is settled before it stops."""
     async with opened_database(settings) as database, AsyncExitStack() as stack:
         rules, sources = await load_rules(settings, database)
-        operations = Operations(database, rules, pepper_of(settings))
+        operations = _operations(settings, database, rules)
+        stack.push_async_callback(operations.wallets.stop)
         bell = Bell(database)
         loops: list[Loop] = []
         if Role.WORKER in roles:
@@ -129,7 +135,8 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
         if Role.RELAY in roles:
             loops.append(Notifier(database, configured_channels(settings.notifications)))
         if Role.JANITOR in roles:
-            janitor = Janitor(database, settings.retention)
+            tasks = [Expiry(), *usual_tasks(settings.retention)]
+            janitor = Janitor(database, settings.retention, tasks)
             await stack.enter_async_context(in_background(janitor.run()))
         _start(stack, loops)
         group = Group(database, rules, settings.server.max_waiting, bell)
@@ -148,7 +155,15 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
             for loop in loops:
                 loop.finish()
 
-        yield App(operations, database, edge, asgi, finish, group.give_up)
+        def give_up() -> None:
+            group.give_up()
+            operations.wallets.give_up()
+
+        yield App(operations, database, edge, asgi, finish, give_up)
+
+
+def _operations(settings: Settings, database: Database, rules: Rules) -> Operations:
+    return Operations(database, rules, pepper_of(settings), settings.wallet)
 
 
 def _workers(settings: Settings, database: Database, rules: Rules, bell: Bell) -> list[Loop]:

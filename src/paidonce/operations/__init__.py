@@ -3,6 +3,7 @@
 from paidonce.operations.bans import BanVerbs
 from paidonce.operations.desk import HOST, MAX_PAGE, Actor, Found, Scope
 from paidonce.operations.keys import KeyVerbs
+from paidonce.operations.ledger import LedgerVerbs
 from paidonce.operations.orders import OrderRequest
 from paidonce.operations.payments import PaymentVerbs
 from paidonce.operations.reconciliations import ReconciliationVerbs
@@ -29,6 +30,7 @@ __all__ = [
 
 class Operations(
     PaymentVerbs,
+    LedgerVerbs,
     ReprocessingVerbs,
     ReplayVerbs,
     ReconciliationVerbs,

@@ -12,6 +12,7 @@ from paidonce.settings.secrets import (
     resolve_secret,
 )
 from paidonce.settings.sections import (
+    LONGEST_RESERVATION_S,
     METRICS_FOLDER,
     DatabaseSettings,
     LimitsSettings,
@@ -24,9 +25,11 @@ from paidonce.settings.sections import (
     ServerSettings,
     Settings,
     SourceSettings,
+    WalletSettings,
 )
 
 __all__ = [
+    "LONGEST_RESERVATION_S",
     "METRICS_FOLDER",
     "DatabaseSettings",
     "LimitsSettings",
@@ -39,6 +42,7 @@ __all__ = [
     "ServerSettings",
     "Settings",
     "SourceSettings",
+    "WalletSettings",
     "config_path",
     "load_settings",
     "resolve_secret",

@@ -24,6 +24,7 @@ from pydantic_settings import (
 SHORTEST_PAYLOADS_DAYS: Final = 31
 LONGEST_HANDLER_S: Final = 25.0
 """Less than a session may be idle in a transaction."""
+LONGEST_RESERVATION_S: Final = 366 * 86_400
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that names where processes that serve together keep what each of them counts.
 
@@ -238,6 +239,12 @@ class NotificationSettings(_Section):
     every_s: float = Field(60.0, ge=1, le=86_400)
 
 
+class WalletSettings(_Section):
+    """For how long money is set aside unless a reservation says otherwise; 0 is for ever."""
+
+    reservation_expires_s: int = Field(604_800, ge=0, le=LONGEST_RESERVATION_S)
+
+
 class BusSettings(_Section):
     """Where events leave to. They are kept in PostgreSQL."""
 
@@ -311,6 +318,7 @@ class Settings(BaseSettings):
     retry: RetrySettings = RetrySettings()
     limits: LimitsSettings = LimitsSettings()
     security: SecuritySettings = SecuritySettings()
+    wallet: WalletSettings = WalletSettings()
     bus: BusSettings = BusSettings()
     payment_service: PaymentServiceSettings = PaymentServiceSettings()
     notifications: Annotated[dict[str, NotificationSettings], AfterValidator(_channel_names)] = {}

@@ -75,6 +75,11 @@ NOTICES_SENT: Final = _counter(
     "Messages to people, by channel, its kind, and what became of the attempt.",
     ("channel", "kind", "result"),
 )
+WALLET_COMMANDS: Final = _counter(
+    "wallet_commands_total",
+    "Commands on reservations, repeats included, and what became of them.",
+    ("command", "result"),
+)
 DURATION: Final = Histogram(
     "webhook_processing_duration_ms",
     "From the last byte of a delivery to the end of its transaction.",

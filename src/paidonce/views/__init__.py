@@ -24,12 +24,10 @@ from paidonce.views.payments import (
     OrderView,
     PaymentView,
     SubscriptionView,
-    WalletView,
     booking_view,
     order_summary,
     order_view,
     payment_view,
-    wallet_view,
 )
 from paidonce.views.statistics import (
     Counts,
@@ -37,6 +35,16 @@ from paidonce.views.statistics import (
     CountsOfMethod,
     CountsOfSource,
     Statistics,
+)
+from paidonce.views.wallets import (
+    EntryView,
+    ReservationView,
+    WalletFlaw,
+    WalletView,
+    entry_view,
+    past_wallet_view,
+    reservation_view,
+    wallet_view,
 )
 
 __all__ = [
@@ -46,6 +54,7 @@ __all__ = [
     "CountsOfDay",
     "CountsOfMethod",
     "CountsOfSource",
+    "EntryView",
     "EventDetail",
     "EventView",
     "EvidenceView",
@@ -56,18 +65,23 @@ __all__ = [
     "PaymentView",
     "ReprocessedEvent",
     "ReprocessedView",
+    "ReservationView",
     "Statistics",
     "SubscriptionView",
     "TrailItem",
+    "WalletFlaw",
     "WalletView",
     "booking_view",
+    "entry_view",
     "event_fields",
     "event_view",
     "evidence_view",
     "happy_trail",
     "order_summary",
     "order_view",
+    "past_wallet_view",
     "payment_view",
     "reprocessed_event",
+    "reservation_view",
     "wallet_view",
 ]

@@ -15,6 +15,7 @@ from paidonce.web.api import (
     payments,
     reconciliations,
     replays,
+    reservations,
     statistics,
     users,
     wallets,
@@ -32,7 +33,17 @@ def operators_api(operations: Operations, key_guard: KeyGuard, max_body_bytes: i
     api.state.operations = operations
     api.state.key_guard = key_guard
     api.add_middleware(BodyLimit, max_body_bytes=max_body_bytes)
-    things = (users, orders, wallets, payments, events, dead_letters, replays, statistics)
+    things = (
+        users,
+        orders,
+        wallets,
+        reservations,
+        payments,
+        events,
+        dead_letters,
+        replays,
+        statistics,
+    )
     for one in (errors, documentation, *things, reconciliations, bans, keys):
         one.add_to(api)
     return api

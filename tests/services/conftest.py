@@ -1,0 +1,5 @@
+"""What the services' tests share with those of the store."""
+
+from tests.store.conftest import _logging, module_database, shop
+
+__all__ = ["_logging", "module_database", "shop"]
