@@ -9,7 +9,17 @@ from typing import Any, Final, Protocol
 
 from fastapi import FastAPI
 
-from paidonce.configured import configured_timers, load_rules
+from paidonce.bus.consumer import Consumer, Retries
+from paidonce.bus.contract import Bus
+from paidonce.bus.postgres import PostgresBus
+from paidonce.bus.relay import Relay
+from paidonce.bus.ring import Ring
+from paidonce.configured import (
+    configured_gateway,
+    configured_terms,
+    configured_timers,
+    load_rules,
+)
 from paidonce.doorkeeping import Doorkeeper, doorkeeper
 from paidonce.engine.asking import MAX_AT_ONCE, Asker
 from paidonce.engine.bell import Bell
@@ -28,7 +38,11 @@ from paidonce.opening import in_background, opened_database
 from paidonce.operations import Operations
 from paidonce.operations import Scope as KeyScope
 from paidonce.operations.pepper import pepper_of
+from paidonce.services import payments, query
+from paidonce.services.callbacks import CallbackRetries
+from paidonce.services.calling import Caller
 from paidonce.services.expiring import Expiry
+from paidonce.services.gateway import Gateway
 from paidonce.settings import Role, Settings
 from paidonce.store.db import Database
 from paidonce.store.due import Lane
@@ -125,6 +139,7 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
         operations = _operations(settings, database, rules)
         stack.push_async_callback(operations.wallets.stop)
         bell = Bell(database)
+        bus, ring = PostgresBus(), Ring()
         loops: list[Loop] = []
         if Role.WORKER in roles:
             await stack.enter_async_context(in_background(bell.listen()))
@@ -134,6 +149,11 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
             await stack.enter_async_context(in_background(reconciler.run()))
         if Role.RELAY in roles:
             loops.append(Notifier(database, configured_channels(settings.notifications)))
+            loops.append(Relay(database, bus, ring=ring))
+        if Role.PAYMENTS in roles:
+            loops += _payment_service(settings, database, rules, bus, ring)
+        if Role.QUERY in roles:
+            loops.append(_query_service(settings, database, rules, bus, ring))
         if Role.JANITOR in roles:
             tasks = [Expiry(), *usual_tasks(settings.retention)]
             janitor = Janitor(database, settings.retention, tasks)
@@ -175,6 +195,42 @@ def _workers(settings: Settings, database: Database, rules: Rules, bell: Bell) -
         *_handler_workers(settings, database, rules, bell),
         Replayer(database, rules, bell, limit),
     ]
+
+
+def _payment_service(
+    settings: Settings, database: Database, rules: Rules, bus: Bus, ring: Ring
+) -> list[Loop]:
+    """All that pays out of wallets; nothing where no gateway for that is configured."""
+    access, terms = configured_gateway(settings), configured_terms(settings, rules)
+    if access is None or terms is None:
+        return []
+    consumer = Consumer(
+        bus,
+        database,
+        name=payments.GROUP,
+        about=payments.ABOUT,
+        take=payments.PaymentService(terms).take,
+        retries=Retries(**settings.retry.model_dump()),
+        told_to=rules.told_to,
+        ring=ring,
+    )
+    caller = Caller(database, Gateway(access), terms, ring)
+    return [consumer, caller, CallbackRetries(database, terms)]
+
+
+def _query_service(
+    settings: Settings, database: Database, rules: Rules, bus: Bus, ring: Ring
+) -> Loop:
+    return Consumer(
+        bus,
+        database,
+        name=query.GROUP,
+        about=query.ABOUT,
+        take=query.take,
+        retries=Retries(**settings.retry.model_dump()),
+        told_to=rules.told_to,
+        ring=ring,
+    )
 
 
 def _start(stack: AsyncExitStack, loops: Sequence[Loop]) -> None:

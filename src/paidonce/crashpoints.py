@@ -34,6 +34,11 @@ class Point(StrEnum):
     HEARD = "heard"  # what the gateway said has been applied; the transaction is open
     ANSWER_SAVED = "answer_saved"  # what it answered is committed
     TOLD = "told"  # a message has reached its channel; that is not recorded
+    RELAY_READ = "relay_read"  # the relay has read what is to be published
+    PUBLISHED = "published"  # the bus has it; it is not marked as published
+    FETCHED = "fetched"  # a consumer has messages in hand; its transaction is open
+    TAKEN = "taken"  # their effect is written; the transaction is open
+    TAKEN_FOR_GOOD = "taken_for_good"  # it is committed; the bus has not been told
     ARCHIVE_WRITTEN = "archive_written"  # a month is in a file that has no name yet
     ARCHIVE_NAMED = "archive_named"  # it has its name, and no manifest
     ARCHIVED = "archived"  # it has its manifest; the month is still there

@@ -15,7 +15,10 @@ class Reader(Protocol):
     """
 
     async def fetch(self, connection: Connection, limit: int) -> Sequence[Message]:
-        """The next messages, in the transaction that will take them; none if there are none now."""
+        """The next messages, in the transaction that will take them; none if there are none now.
+
+        It may wait a moment for them.
+        """
         ...
 
     async def settle(self, connection: Connection) -> None:
@@ -33,11 +36,17 @@ class Reader(Protocol):
     async def bury(
         self, connection: Connection, message: Message, error: str, attempts: int
     ) -> None:
-        """Put a message that cannot be taken where a person finds it."""
+        """Put a message that cannot be taken where the bus itself keeps such, if it does.
+
+        The consumer has written it to the table `bus_dead_letters`, whichever bus it is.
+        """
         ...
 
-    async def lag(self, connection: Connection) -> int:
-        """How many messages are published and not yet taken."""
+    async def lag(self, connection: Connection) -> int | None:
+        """How many messages are published and not yet taken.
+
+        None if the database counts that by itself, from the cursors that it keeps.
+        """
         ...
 
     async def close(self) -> None: ...

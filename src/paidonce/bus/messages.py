@@ -21,3 +21,10 @@ class Message:
     time: datetime
     body: bytes
     """JSON, as its schema in `bus/schemas` says."""
+    published_at: datetime | None = None
+    """When the bus got it, where the bus tells."""
+
+
+def topic_of(about: str) -> str:
+    """The topic of what is about such things, such as `wallet-payment`."""
+    return TOPIC_PREFIX + about

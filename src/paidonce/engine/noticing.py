@@ -5,23 +5,20 @@ reason for which somebody should look: once each, however often either comes aga
 fails for the very reason for which its payment is looked at is not told of beside it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
-from paidonce import telemetry
-from paidonce.domain.email import masked, without_addresses
 from paidonce.domain.events import Outcome, PaymentEvent, PaymentId, Reason
 from paidonce.domain.money import Money, format_minor
 from paidonce.domain.notices import NoticeKind, kind_of_outcome, kind_of_reason
 from paidonce.domain.payments import Payment
 from paidonce.domain.state import Decision
 from paidonce.engine.items import Incoming, Item, Refused, Result, Revisit, Rules, Verdict, Waiting
-from paidonce.store.notices import Notice
+from paidonce.store.notices import Notice, clean
 from paidonce.store.rows import Row
 from paidonce.store.settlement import Loaded
 
-MAX_TEXT: Final = 200
 PAYMENT_DELAY: Final = timedelta(days=1)
 """How long a refund may be ahead of its payment before anybody is told."""
 
@@ -99,7 +96,7 @@ class Noticed:
             source=item.source.name,
             event_id=item.event_id,
             payment_id=payment.id if payment else None,
-            details=_clean(said),
+            details=clean(said),
         )
 
     def _of_review(
@@ -114,7 +111,7 @@ class Noticed:
             source=self._name_of(payment),
             event_id=None if isinstance(item, Revisit) else item.event_id,
             payment_id=payment.id,
-            details=_clean({"code": review, "message": message} | _said(item, payment)),
+            details=clean({"code": review, "message": message} | _said(item, payment)),
             not_before=self._now + PAYMENT_DELAY if is_later else None,
         )
 
@@ -128,7 +125,7 @@ class Noticed:
             source=self._name_of(payment),
             event_id=item.event_id if isinstance(item, Incoming | Waiting) else None,
             payment_id=payment.id,
-            details=_clean(_said(item, payment) | owed),
+            details=clean(_said(item, payment) | owed),
         )
 
     def _name_of(self, payment: Payment) -> str:
@@ -176,16 +173,3 @@ def _owed_minor(decision: Decision) -> int:
     """What wallets could not cover of what was taken back."""
     entries = (entry for movement in decision.movements for entry in movement.entries)
     return -sum(one.amount_minor for one in entries if one.account.startswith("receivable:"))
-
-
-def _clean(said: Mapping[str, object]) -> dict[str, object]:
-    """Texts as a message may show them: masked, short, and such as a column can hold."""
-    email = said.get("email")
-    shown = dict(said, email=masked(email) if isinstance(email, str) else None)
-    return {name: _shown(str(value)) for name, value in shown.items() if value is not None}
-
-
-def _shown(text: str) -> str:
-    """An id may hold whatever its sender has put there: a card number, a secret."""
-    storable = text.replace("\x00", "�").encode("utf-8", "replace").decode()
-    return without_addresses(telemetry.masked(storable))[:MAX_TEXT]

@@ -13,8 +13,8 @@ from typing import Final
 from uuid import UUID
 
 from paidonce import telemetry
+from paidonce.bus.ring import Ring
 from paidonce.domain.notices import NoticeKind
-from paidonce.services.pacing import Pace
 from paidonce.services.payments import PaymentService, Terms
 from paidonce.store import gateway_callbacks, notices
 from paidonce.store.db import Database
@@ -26,7 +26,7 @@ from paidonce.telemetry import logger
 log = logger(__name__)
 
 MAX_BATCH: Final = 100
-QUICKEST_S: Final = 0.2
+POLL_S: Final = 0.5
 PAUSE_AFTER_FAILURE_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 1.0
 
@@ -38,7 +38,7 @@ class CallbackRetries:
         self._database = database
         self._terms = terms
         self._service = PaymentService(terms)
-        self._pace = Pace(quickest_s=QUICKEST_S)
+        self._ear = Ring().ear()  # nobody rings but who wants it to stop
         self._stop_asked = asyncio.Event()
         self._stopped = asyncio.Event()
 
@@ -53,7 +53,7 @@ class CallbackRetries:
     def finish(self) -> None:
         """Begin nothing new."""
         self._stop_asked.set()
-        self._pace.hurry()
+        self._ear.ring()
 
     async def stop(self) -> None:
         """The same, and wait for it, but not for long."""
@@ -73,12 +73,11 @@ class CallbackRetries:
 
     async def _work(self) -> None:
         try:
-            if await self.run_once() == MAX_BATCH:
-                self._pace.hurry()
-            await self._pace.pause()
+            if await self.run_once() < MAX_BATCH:
+                await self._ear.wait(POLL_S)
         except Exception as error:
             log.warning("callback_retries_failed", error=type(error).__name__, detail=str(error))
-            await self._pace.rest(PAUSE_AFTER_FAILURE_S, self._stop_asked)
+            await self._ear.wait(PAUSE_AFTER_FAILURE_S)
 
     async def _put_off(self, connection: Connection, unknown: Iterable[UUID]) -> None:
         tried = await gateway_callbacks.put_off(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from paidonce.bus.ring import Patience, Ring
 from paidonce.crashpoints import Point, passing
 from paidonce.domain.wallet_payments import (
     Review,
@@ -22,7 +23,6 @@ from paidonce.domain.wallet_payments import (
 )
 from paidonce.errors import GatewayUnreachableError
 from paidonce.services.gateway import Answer, Declined, Gateway
-from paidonce.services.pacing import Pace
 from paidonce.services.payments import PaymentService, Terms
 from paidonce.store import wallet_payments
 from paidonce.store.db import Database, Trouble, trouble
@@ -45,6 +45,7 @@ class Caller:
         database: Database,
         gateway: Gateway,
         terms: Terms,
+        ring: Ring | None = None,
     ) -> None:
         self._database = database
         self._gateway = gateway
@@ -52,14 +53,11 @@ class Caller:
         self._service = PaymentService(terms)
         self._max_calls = gateway.access.max_calls
         self._lease_s = gateway.access.lease_s
-        self._pace = Pace()
+        self._ear = (ring or Ring()).ear()
+        self._patience = Patience()
         self._calling: set[asyncio.Task[None]] = set()
         self._stop_asked = asyncio.Event()
         self._stopped = asyncio.Event()
-
-    def ring(self) -> None:
-        """Something may be due, or will be in a moment."""
-        self._pace.hurry()
 
     async def run(self) -> None:
         """Call until stopped."""
@@ -80,7 +78,7 @@ class Caller:
     def finish(self) -> None:
         """Begin nothing new. What is being asked is asked again, unless it is answered soon."""
         self._stop_asked.set()
-        self._pace.hurry()
+        self._ear.ring()
 
     async def stop(self) -> None:
         """The same, and wait for it, but not for long."""
@@ -98,11 +96,12 @@ class Caller:
     async def _work(self) -> None:
         try:
             if await self._begin() > 0:
-                self._pace.hurry()
-            await self._pace.pause()
+                self._patience.found()
+            else:
+                await self._ear.wait(self._patience.next_s())
         except Exception as error:
             log.warning("caller_failed", error=type(error).__name__, detail=str(error))
-            await self._pace.rest(PAUSE_AFTER_FAILURE_S, self._stop_asked)
+            await self._ear.wait(PAUSE_AFTER_FAILURE_S)
 
     async def _begin(self) -> int:
         """Begin to call for what is due, as far as there is room."""

@@ -6,7 +6,7 @@ ProviderCallbackReceived lets the payment hear what the gateway said. Whatever c
 locks its row first, then the words about it, then its wallet, each in the order of their ids.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -55,10 +55,6 @@ ABOUT: Final = (WALLET_PAYMENT, GATEWAY_CALLBACK)
 CALLBACK_ATTEMPTS: Final = 16
 
 
-def _nothing() -> None:
-    """What is done when nobody wants to hear of new payments."""
-
-
 @dataclass(frozen=True, slots=True)
 class Terms:
     """Which source's gateway pays, how patient we are with it, and who is told when it is not."""
@@ -73,9 +69,8 @@ class Terms:
 class PaymentService:
     """What is done with payments, each in a transaction of the caller's."""
 
-    def __init__(self, terms: Terms, has_begun: Callable[[], None] = _nothing) -> None:
+    def __init__(self, terms: Terms) -> None:
         self._terms = terms
-        self._has_begun = has_begun
 
     async def take(self, connection: Connection, messages: Sequence[Message]) -> None:
         """Do what the messages ask for. Raises MessageRefusedError for what cannot be believed."""
@@ -105,7 +100,6 @@ class PaymentService:
         passing(Point.RESERVED)
         steps = [begun(one, judged.get(one.payment_id), locked.now) for one in new]
         await self._write(connection, list(zip(new, steps, strict=True)), locked.now)
-        self._has_begun()
 
     async def hear_callbacks(
         self, connection: Connection, transactions: Iterable[tuple[SourceId, str]]

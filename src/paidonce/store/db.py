@@ -75,6 +75,17 @@ def trouble(error: BaseException) -> Trouble | None:
     return Trouble.AWAY if isinstance(error, (*away, DatabaseAwayError)) else None
 
 
+def is_away(error: BaseException, connection: Connection | None) -> bool:
+    """Whether something failed because the database is away, and not by itself.
+
+    What else is called while the connection is in use may fail in the same words.
+    """
+    if trouble(error) is not Trouble.AWAY:
+        return False
+    is_said = isinstance(error, asyncpg.PostgresError | DatabaseAwayError)
+    return is_said or connection is None or connection.is_closed()
+
+
 def is_lock_timeout(error: BaseException) -> bool:
     """Whether a row was held by somebody else for longer than this session waits."""
     return isinstance(error, asyncpg.LockNotAvailableError)

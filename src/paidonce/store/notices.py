@@ -8,6 +8,8 @@ from uuid import UUID
 
 import orjson
 
+from paidonce import telemetry
+from paidonce.domain.email import masked, without_addresses
 from paidonce.domain.events import EventId, PaymentId
 from paidonce.domain.notices import NoticeKind
 from paidonce.store.queries import Connection, load_queries
@@ -21,6 +23,8 @@ MAX_TAKEN: Final = 10_000
 """How many notices one message is of at most."""
 TELL_FOR_S: Final = 7 * 86_400.0
 """How long a notice is put into message after message while nobody takes them."""
+
+MAX_TEXT: Final = 200
 
 Telling = Mapping[NoticeKind, Sequence[str]]
 """The channels that want to be told of each kind."""
@@ -68,6 +72,19 @@ async def write(connection: Connection, rows: Sequence[Row]) -> None:
     if rows:
         columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True))
         await QUERIES["add"].run(connection, **columns, max_untold=MAX_UNTOLD)
+
+
+def clean(said: Mapping[str, object]) -> dict[str, object]:
+    """Texts as a message may show them: masked, short, and such as a column can hold."""
+    email = said.get("email")
+    wanted = dict(said, email=masked(email) if isinstance(email, str) else None)
+    return {name: shown(str(value)) for name, value in wanted.items() if value is not None}
+
+
+def shown(text: str) -> str:
+    """An id may hold whatever its sender has put there: a card number, a secret."""
+    storable = text.replace("\x00", "�").encode("utf-8", "replace").decode()
+    return without_addresses(telemetry.masked(storable))[:MAX_TEXT]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,3 +5,45 @@ INSERT INTO outbox (id, aggregate_type, aggregate_id, type, version, payload, oc
 SELECT id, aggregate_type, aggregate_id, type, version, payload, occurred_at
   FROM unnest(:messages::written_message_2[]) WITH ORDINALITY AS m
  ORDER BY m.ordinality;
+
+-- name: unpublished
+-- What is left is what has no flag, never what lies after a position: a transaction that took a
+-- smaller number may commit after one that took a greater.
+SELECT seq, id, aggregate_type AS about, aggregate_id AS key, type, version, payload::text AS body,
+       occurred_at
+  FROM outbox
+ WHERE published_at IS NULL
+ ORDER BY seq
+ LIMIT :limit::bigint;
+
+-- name: mark_published
+-- Positions are given in the order of :seq, all of them seen at once.
+WITH placed AS MATERIALIZED (
+    SELECT seq, nextval('outbox_positions') AS pos FROM unnest(:seq::bigint[]) AS s (seq)
+)
+UPDATE outbox AS o
+   SET published_at = now(), pos = placed.pos
+  FROM placed
+ WHERE o.seq = placed.seq
+   AND o.published_at IS NULL;
+
+-- name: after
+-- Of each topic the next messages after a position in it, in the order of their positions.
+SELECT m.pos, m.id, c.about, m.aggregate_id AS key, m.type, m.version, m.payload::text AS body,
+       m.occurred_at, m.published_at
+  FROM unnest(:about::text[], :pos::bigint[]) AS c (about, pos),
+       LATERAL (SELECT o.* FROM outbox AS o
+                 WHERE o.aggregate_type = c.about AND o.pos IS NOT NULL AND o.pos > c.pos
+                 ORDER BY o.aggregate_type, o.pos
+                 LIMIT :limit::bigint) AS m
+ ORDER BY m.pos
+ LIMIT :limit;
+
+-- name: backlog
+-- Counted up to :most, so that it costs the same however much there is.
+SELECT (SELECT count(*) FROM (SELECT 1 FROM outbox WHERE published_at IS NULL
+                               LIMIT :most::bigint) AS few) AS number,
+       coalesce((SELECT extract(epoch FROM clock_timestamp() - occurred_at) FROM outbox
+                  WHERE published_at IS NULL
+                  ORDER BY seq
+                  LIMIT 1), 0)::float8 AS oldest_s;

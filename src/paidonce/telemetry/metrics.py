@@ -80,6 +80,28 @@ WALLET_COMMANDS: Final = _counter(
     "Commands on reservations, repeats included, and what became of them.",
     ("command", "result"),
 )
+WALLET_PAYMENTS: Final = _counter(
+    "wallet_payments_total", "What happened to payments out of a wallet.", ("type",)
+)
+CALLBACKS_DEAD: Final = _counter(
+    "gateway_callbacks_dead_total", "Callbacks that found no payment and were given up.", ("source",)
+)
+PUBLISHED: Final = _counter("bus_published_total", "Messages that the relay has published.", ())
+_BY_CONSUMER: Final = ("consumer",)
+TAKEN: Final = _counter("bus_taken_total", "Messages that a group has taken.", _BY_CONSUMER)
+BUS_DUPLICATES: Final = _counter(
+    "bus_duplicate_total", "Messages that came to a group again.", _BY_CONSUMER
+)
+BURIED: Final = _counter(
+    "bus_dead_letter_total", "Messages that a group could not take.", _BY_CONSUMER
+)
+BUS_LATENCY: Final = Histogram(
+    "bus_latency_ms",
+    "From a message's being published to its being taken.",
+    _BY_CONSUMER,
+    buckets=_LAG_MILLISECONDS,
+    registry=REGISTRY,
+)
 DURATION: Final = Histogram(
     "webhook_processing_duration_ms",
     "From the last byte of a delivery to the end of its transaction.",
@@ -166,6 +188,16 @@ BANS: Final = Measure("addresses_banned", "Addresses that are banned now.")
 UNTOLD: Final = Measure("notices_untold", "Notices that a channel has not been told.", ("channel",))
 OLDEST_UNTOLD: Final = Measure(
     "notices_untold_oldest_seconds", "Age of the oldest of these.", ("channel",)
+)
+
+
+UNPUBLISHED: Final = Measure("bus_unpublished", "Messages that are not published yet.")
+OLDEST_UNPUBLISHED: Final = Measure("bus_unpublished_oldest_seconds", "Age of the oldest of these.")
+BUS_LAG: Final = Measure(
+    "bus_lag", "Messages that are published, and not taken by a group.", ("consumer", "about")
+)
+OPEN_DEAD_LETTERS: Final = Measure(
+    "bus_dead_letters", "Messages that wait for a person.", ("consumer",)
 )
 
 

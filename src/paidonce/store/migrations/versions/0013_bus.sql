@@ -11,15 +11,20 @@ CREATE TYPE written_message_2 AS (
 -- positions, so that a position is never seen before a smaller one.
 CREATE SEQUENCE outbox_positions;
 
-CREATE UNIQUE INDEX outbox_published ON outbox (pos) WHERE pos IS NOT NULL;
+CREATE UNIQUE INDEX outbox_published ON outbox (aggregate_type, pos) WHERE pos IS NOT NULL;
 
--- How far each consumer has come, where the bus is PostgreSQL.
+-- How far each group of consumers has come in each topic. A group that reads elsewhere than in
+-- PostgreSQL has a `lag`: what its consumers last said of it.
 CREATE TABLE bus_cursors (
-    consumer   text COLLATE "C" PRIMARY KEY,
+    consumer   text COLLATE "C" NOT NULL,
+    about      text COLLATE "C" NOT NULL,
     pos        bigint NOT NULL DEFAULT 0,
-    updated_at timestamptz NOT NULL DEFAULT now(),
-    CONSTRAINT bus_cursors_pos CHECK (pos >= 0)
-);
+    lag        bigint,
+    seen_at    timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (consumer, about),
+    CONSTRAINT bus_cursors_pos CHECK (pos >= 0),
+    CONSTRAINT bus_cursors_lag CHECK (lag >= 0)
+) WITH (fillfactor = 50);
 
 -- What each consumer has taken, written in the transaction of the effect. It outlives the topic.
 CREATE TABLE processed_events (
@@ -31,7 +36,8 @@ CREATE TABLE processed_events (
 
 CREATE INDEX processed_events_age ON processed_events (processed_at);
 
--- Messages that a consumer could not take, for a person to look at.
+-- Messages that a consumer could not take, for a person to look at. One that a person wants to be
+-- given to its consumer again has `retried_at`; one that was taken after all has `taken_at`.
 CREATE TABLE bus_dead_letters (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     consumer    text COLLATE "C" NOT NULL,
@@ -39,11 +45,20 @@ CREATE TABLE bus_dead_letters (
     topic       text COLLATE "C" NOT NULL,
     key         text COLLATE "C" NOT NULL,
     type        text COLLATE "C" NOT NULL,
-    headers     jsonb NOT NULL,
+    version     bigint NOT NULL,
+    time        timestamptz NOT NULL,
     body        bytea NOT NULL,
     error       text NOT NULL,
     attempts    integer NOT NULL,
     died_at     timestamptz NOT NULL DEFAULT now(),
     retried_at  timestamptz,
-    UNIQUE (consumer, event_id)
+    taken_at    timestamptz,
+    UNIQUE (consumer, event_id),
+    CONSTRAINT bus_dead_letters_attempts CHECK (attempts > 0),
+    CONSTRAINT bus_dead_letters_taken CHECK (taken_at IS NULL OR retried_at IS NOT NULL)
 );
+
+CREATE INDEX bus_dead_letters_open ON bus_dead_letters (consumer, id) WHERE taken_at IS NULL;
+
+CREATE INDEX bus_dead_letters_retried ON bus_dead_letters (consumer, retried_at)
+    WHERE retried_at IS NOT NULL AND taken_at IS NULL;

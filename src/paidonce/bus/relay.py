@@ -1,0 +1,121 @@
+"""Publishes the outbox: in order for each key, each message at least once (BUS-1).
+
+One relay at a time does it, by a lock of the very session that marks what is published: cut off, it
+can mark nothing any more. Killed between publishing and marking, its successor publishes the same
+again, which consumers know by the ids.
+"""
+
+import asyncio
+import contextlib
+from typing import Final
+
+from paidonce import telemetry
+from paidonce.bus.contract import Bus
+from paidonce.bus.postgres import message_of
+from paidonce.bus.ring import Patience, Ring
+from paidonce.crashpoints import Point, passing
+from paidonce.errors import BusAwayError, DatabaseAwayError
+from paidonce.store import outbox
+from paidonce.store.db import Database
+from paidonce.store.locks import held_by_us
+from paidonce.store.queries import Connection
+from paidonce.telemetry import logger
+
+log = logger(__name__)
+
+LOCK: Final = "relay"
+MAX_BATCH: Final = 1_000
+FOLLOWER_POLL_S: Final = 1.0
+"""How often a process looks whether the one that publishes is gone."""
+PAUSE_AFTER_FAILURE_S: Final = 0.5
+STOP_TIMEOUT_S: Final = 1.0
+
+
+class Relay:
+    """Publishes what is in the outbox, batch by batch."""
+
+    def __init__(
+        self,
+        database: Database,
+        bus: Bus,
+        *,
+        ring: Ring | None = None,
+        max_batch: int = MAX_BATCH,
+    ) -> None:
+        self._database = database
+        self._bus = bus
+        self._ring = ring or Ring()
+        self._ear = self._ring.ear()
+        self._max_batch = max_batch
+        self._patience = Patience()
+        self._stop_asked = asyncio.Event()
+        self._stopped = asyncio.Event()
+
+    async def run(self) -> None:
+        """Work until stopped: publish, or wait until whoever publishes is gone."""
+        try:
+            while not self._stop_asked.is_set():
+                await self.lead()
+                await self._pause(FOLLOWER_POLL_S)
+        finally:
+            self._stopped.set()
+
+    def finish(self) -> None:
+        """Finish the batch in hand, and then stop."""
+        self._stop_asked.set()
+        self._ear.ring()
+
+    async def stop(self) -> None:
+        """The same, and wait for it, but not for long: it would be published again."""
+        self.finish()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopped.wait(), STOP_TIMEOUT_S)
+
+    async def lead(self) -> None:
+        """Be the one that publishes until stopped or cut off; not if somebody else is."""
+        try:
+            connection = await self._database.dedicated()
+        except DatabaseAwayError as error:
+            log.warning("relay_failed", error=type(error).__name__)
+            return
+        try:
+            async with held_by_us(connection, LOCK) as is_ours:
+                while is_ours and not self._stop_asked.is_set() and not connection.is_closed():
+                    await self._work(connection)
+        except Exception as error:
+            log.warning("relay_failed", exc_info=error)
+        finally:
+            connection.terminate()
+
+    async def run_once(self, connection: Connection) -> int:
+        """Publish one batch; returns how many messages it was. The lock has to be held.
+
+        Raises BusAwayError.
+        """
+        entries = await outbox.unpublished(connection, self._max_batch)
+        if not entries:
+            return 0
+        passing(Point.RELAY_READ)
+        await self._bus.publish([message_of(entry) for entry in entries])
+        passing(Point.PUBLISHED)
+        await outbox.mark_published(connection, entries)
+        self._ring.ring()
+        telemetry.PUBLISHED.inc(len(entries))
+        return len(entries)
+
+    async def _work(self, connection: Connection) -> None:
+        try:
+            published = await self.run_once(connection)
+        except BusAwayError as error:
+            log.warning("bus_away", detail=str(error))
+            await self._pause(PAUSE_AFTER_FAILURE_S)
+            return
+        if published:
+            self._patience.found()
+        else:
+            await self._ear.wait(self._patience.next_s())
+
+    async def _pause(self, pause_s: float) -> None:
+        """Wait, unless asked to stop."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop_asked.wait(), pause_s)
