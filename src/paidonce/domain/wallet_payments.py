@@ -276,9 +276,7 @@ def answered(payment: WalletPayment, pauses: Pauses, now: datetime) -> WalletPay
     return replace(heard, ask_at=now + pauses.after(heard.asked))
 
 
-def _failed(
-    payment: WalletPayment, failure: str, now: datetime, review: str | None = None
-) -> Step:
+def _failed(payment: WalletPayment, failure: str, now: datetime, review: str | None = None) -> Step:
     seen = None if review is None else str(review)
     ended = replace(payment, status=WalletPaymentStatus.FAILED, failure=str(failure), review=seen)
     return _told(ended, FactType.FAILED, now)

@@ -11,6 +11,7 @@ from paidonce.operations.replay_views import DiscardView, ReplayView
 from paidonce.operations.replays import MAX_RATE, ReplayVerbs
 from paidonce.operations.reprocessing import ReprocessingVerbs
 from paidonce.operations.statistics import StatisticsVerbs
+from paidonce.operations.wallet_payments import WalletPaymentVerbs
 from paidonce.store.replays import EventFilter
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
 
 class Operations(
     PaymentVerbs,
+    WalletPaymentVerbs,
     LedgerVerbs,
     ReprocessingVerbs,
     ReplayVerbs,

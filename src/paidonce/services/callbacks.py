@@ -1,8 +1,8 @@
 """Tries callbacks again whose payment was not known (RET-5).
 
 A callback may come before the gateway has answered with the transaction's id, and is then applied
-when that is saved. If no payment ever has its transaction, it is given up after many attempts, and a
-person is told: nothing that concerns money is dropped.
+when that is saved. If no payment ever has its transaction, it is given up after many attempts, and
+a person is told: nothing that concerns money is dropped.
 """
 
 import asyncio
@@ -80,9 +80,7 @@ class CallbackRetries:
             await self._ear.wait(PAUSE_AFTER_FAILURE_S)
 
     async def _put_off(self, connection: Connection, unknown: Iterable[UUID]) -> None:
-        tried = await gateway_callbacks.put_off(
-            connection, unknown, self._terms.callback_attempts
-        )
+        tried = await gateway_callbacks.put_off(connection, unknown, self._terms.callback_attempts)
         dead = [one for one in tried if one.is_dead]
         for one in dead:
             telemetry.bound(telemetry.CALLBACKS_DEAD, self._terms.source).inc()
@@ -100,5 +98,5 @@ class CallbackRetries:
             at=datetime.now(UTC),
             source=self._terms.source,
             event_id=dead.event_id,
-            details={"transaction": telemetry.masked(dead.transaction_id), "says": dead.says},
+            details=notices.clean({"transaction": dead.transaction_id, "says": dead.says}),
         )

@@ -1,9 +1,9 @@
 """Tells the gateway of payments, and asks it about those of which it has not said what became.
 
 Nothing is held while the gateway is called: no transaction, no row. A payment that is to be asked
-about is claimed by a lease, so that a process that dies is followed when that is over; the payment's
-id is the gateway's idempotency key, so that told twice it pays once. A gateway that does not answer
-is asked again with growing pauses, for ever: in the end slowly, and a person knows.
+about is claimed by a lease, so that a process that dies is followed when that is over. The
+payment's id is the gateway's idempotency key, so that told twice it pays once. A gateway that does
+not answer is asked again with growing pauses, for ever: in the end slowly, and a person knows.
 """
 
 import asyncio

@@ -5,7 +5,7 @@ asked about one by `GET {url}/payments/{payment_id}`. Both answer `{transaction_
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from paidonce.domain.money import format_minor
@@ -106,7 +106,7 @@ class Gateway:
 
     async def _call(
         self,
-        method: str,
+        method: Literal["GET", "POST"],
         path: str,
         said: dict[str, Any] | None = None,
         headers: dict[str, str] | None = None,
@@ -129,7 +129,6 @@ def _answer(reply: Reply) -> Answer:
         transaction_id, word = said.get("transaction_id"), Word(str(said.get("status")))
     except (MalformedError, ValueError):
         raise GatewayUnreachableError("its reply cannot be read") from None
-    is_text = isinstance(transaction_id, str)
-    if not is_text or not 0 < len(transaction_id) <= MAX_TRANSACTION_ID:
+    if not isinstance(transaction_id, str) or not 0 < len(transaction_id) <= MAX_TRANSACTION_ID:
         raise GatewayUnreachableError("its reply has no transaction_id")
     return Answer(transaction_id, word)

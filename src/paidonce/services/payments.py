@@ -62,7 +62,7 @@ class Terms:
     source_id: SourceId
     source: str
     told_to: Telling = field(default_factory=dict)
-    pauses: Pauses = Pauses()
+    pauses: Pauses = field(default_factory=Pauses)
     callback_attempts: int = CALLBACK_ATTEMPTS
 
 
@@ -157,6 +157,14 @@ class PaymentService:
         )
         return after.get(payment.payment_id, payment)
 
+    async def recover(
+        self, connection: Connection, payment: WalletPayment, now: datetime
+    ) -> WalletPayment:
+        """Take the money for a locked payment that was made, if the wallet has it by now."""
+        said = {payment.payment_id: Word.SUCCEEDED}
+        after = await self._hear_one_each(connection, {payment.payment_id: payment}, said, now)
+        return after.get(payment.payment_id, payment)
+
     async def keep(
         self, connection: Connection, seen: WalletPayment, after: WalletPayment, now: datetime
     ) -> None:
@@ -222,13 +230,14 @@ class PaymentService:
 
     def _notice(self, payment: WalletPayment, now: datetime) -> Notice:
         details = {
-            "payment": telemetry.masked(payment.payment_id),
+            "payment": payment.payment_id,
             "code": payment.review,
             "amount": format_minor(payment.amount_minor, payment.currency),
             "currency": payment.currency,
         }
         kind = NoticeKind.WALLET_PAYMENT
-        return Notice(kind=kind, at=now, source=self._terms.source, details=details)
+        said = notices.clean(details)
+        return Notice(kind=kind, at=now, source=self._terms.source, details=said)
 
     def _initiation(self, message: Message) -> Initiation:
         terms = self._terms

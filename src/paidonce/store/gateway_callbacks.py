@@ -101,9 +101,7 @@ async def finish(connection: Connection, heard: Sequence[tuple[UUID, str]]) -> N
         )
 
 
-async def put_off(
-    connection: Connection, ids: Iterable[UUID], max_attempts: int
-) -> list[PutOff]:
+async def put_off(connection: Connection, ids: Iterable[UUID], max_attempts: int) -> list[PutOff]:
     """Try these later, or give them up when they were tried so often."""
     rows = await QUERIES["put_off"].rows(
         connection, id=list(ids), max_attempts=max_attempts, delays_s=DELAYS_S
@@ -117,9 +115,7 @@ async def next_try_s(connection: Connection) -> float | None:
     return None if row is None else row["next_s"]
 
 
-async def dead(
-    connection: Connection, *, last_id: UUID, limit: int
-) -> Sequence[asyncpg.Record]:
+async def dead(connection: Connection, *, last_id: UUID, limit: int) -> Sequence[asyncpg.Record]:
     """Those that were given up, the newest first."""
     return await QUERIES["dead"].rows(connection, last_id=last_id, limit=limit)
 

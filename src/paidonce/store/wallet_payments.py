@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import asyncpg
@@ -12,6 +12,9 @@ from paidonce.domain.wallet_payments import Initiation, WalletPayment, WalletPay
 from paidonce.store.queries import Connection, load_queries
 
 QUERIES: Final = load_queries(__file__)
+ANY_REVIEW: Final = "any"
+NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""When a payment was started that nobody has told of before: now counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +144,6 @@ async def listed(
     else:
         values["review"] = review
     return await query.rows(connection, **values)
-
-
-ANY_REVIEW: Final = "any"
 
 
 def _payments(rows: Sequence[asyncpg.Record]) -> dict[str, WalletPayment]:

@@ -84,7 +84,9 @@ WALLET_PAYMENTS: Final = _counter(
     "wallet_payments_total", "What happened to payments out of a wallet.", ("type",)
 )
 CALLBACKS_DEAD: Final = _counter(
-    "gateway_callbacks_dead_total", "Callbacks that found no payment and were given up.", ("source",)
+    "gateway_callbacks_dead_total",
+    "Callbacks that found no payment and were given up.",
+    ("source",),
 )
 PUBLISHED: Final = _counter("bus_published_total", "Messages that the relay has published.", ())
 _BY_CONSUMER: Final = ("consumer",)

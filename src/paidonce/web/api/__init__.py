@@ -18,6 +18,7 @@ from paidonce.web.api import (
     reservations,
     statistics,
     users,
+    wallet_payments,
     wallets,
 )
 from paidonce.web.api.documentation import describe
@@ -38,6 +39,7 @@ def operators_api(operations: Operations, key_guard: KeyGuard, max_body_bytes: i
         orders,
         wallets,
         reservations,
+        wallet_payments,
         payments,
         events,
         dead_letters,
