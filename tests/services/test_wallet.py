@@ -28,7 +28,9 @@ async def filled(database: Database, minor: int) -> WalletId:
     async with database.transaction() as connection:
         await connection.execute(
             "INSERT INTO wallets (id, owner, currency, balance_minor) VALUES ($1, $2, 'EUR', $3)",
-            wallet_id, str(uuid4()), minor,
+            wallet_id,
+            str(uuid4()),
+            minor,
         )
     return wallet_id
 

@@ -66,15 +66,14 @@ class WalletPaymentVerbs(WalletVerbs):
             row = await wallet_payments.find(connection, payment_id)
             assert row is not None
             if is_new:
-                said = {"wallet_payment": payment_id, "wallet_id": str(wallet_id)}
                 await listings.record_action(
-                    connection, actor.name, "wallet_payment_started", **said
+                    connection, actor.name, "wallet_payment_started", wallet_payment=payment_id
                 )
         if row["request_hash"] != asked.request_hash:
             raise PaymentRefusedError(
                 "IDEMPOTENCY_CONFLICT", "there is another payment with this payment_id"
             )
-        return wallet_payment_view(row), is_new
+        return wallet_payment_view(dict(row)), is_new
 
     async def wallet_payment(self, payment_id: str) -> WalletPaymentView:
         """One payment. Raises NotFoundError."""
@@ -82,7 +81,7 @@ class WalletPaymentVerbs(WalletVerbs):
             row = await wallet_payments.find(connection, payment_id)
         if row is None:
             raise NotFoundError("there is no payment out of a wallet with this id")
-        return wallet_payment_view(row)
+        return wallet_payment_view(dict(row))
 
     async def wallet_payments(
         self, *, limit: int, cursor: str | None = None, review: str | None = None
@@ -95,7 +94,7 @@ class WalletPaymentVerbs(WalletVerbs):
             rows = await wallet_payments.listed(
                 connection, after=cursor or "", limit=limit + 1, review=review
             )
-        found = [wallet_payment_view(row) for row in rows]
+        found = [wallet_payment_view(dict(row)) for row in rows]
         return first_of(found, limit, lambda one: one.payment_id)
 
     async def recover_wallet_payment(self, payment_id: str, actor: Actor) -> WalletPaymentView:
@@ -126,7 +125,7 @@ class WalletPaymentVerbs(WalletVerbs):
             row = await payment_views.find(connection, payment_id)
         if row is None:
             raise NotFoundError("nothing is known of a payment with this id")
-        return payment_state_view(row)
+        return payment_state_view(dict(row))
 
     def rebuild_payment_states(self) -> AsyncIterator[int]:
         """Make what is shown again from the log; yields how many payments each page had."""

@@ -16,7 +16,7 @@ from paidonce.providers.contract import Call, Reply
 from paidonce.providers.json_strict import parse_object
 from paidonce.store.wallet_payments import Question
 
-LEASE_MARGIN_S: Final = 10.0
+LEASE_MARGIN_S: Final = 5.0
 CALLS_A_QUESTION: Final = 2
 """Asked about a payment and not knowing it, the gateway is told of it again."""
 NOT_FOUND: Final = 404
