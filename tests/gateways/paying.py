@@ -84,7 +84,7 @@ class PayingGateway:
             return web.json_response({"error": "not now"}, status=503)
         if manners.refuses is not None:
             return web.json_response({"error": "no"}, status=manners.refuses)
-        charge = self._charged(said, manners)
+        charge = self._charged(request.headers["idempotency-key"], said, manners)
         return await self._answer(charge, manners, self.told[payment_id] <= manners.is_silent)
 
     async def ask(self, request: web.Request) -> web.StreamResponse:
@@ -106,16 +106,16 @@ class PayingGateway:
         self.unauthorized += not is_known
         return is_known
 
-    def _charged(self, said: dict[str, Any], manners: Manners) -> Charge:
-        """One charge for a payment, however often it is told of."""
-        payment_id = said["payment_id"]
-        if payment_id not in self.charges:
+    def _charged(self, key: str, said: dict[str, Any], manners: Manners) -> Charge:
+        """One charge for each idempotency key, however often it is told of."""
+        if key not in self.charges:
+            payment_id = said["payment_id"]
             transaction_id = f"tx-{len(self.charges)}-{payment_id}"
-            self.charges[payment_id] = Charge(
+            self.charges[key] = Charge(
                 transaction_id, payment_id, said["amount"], said["currency"], manners.answers
             )
-            self._call_back_later(self.charges[payment_id], manners)
-        return self.charges[payment_id]
+            self._call_back_later(self.charges[key], manners)
+        return self.charges[key]
 
     async def _answer(
         self, charge: Charge, manners: Manners, is_silent: bool
