@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,6 +59,7 @@ class Company:
         self._started = Counter[str]()
         self.members: dict[str, Service] = {}
         self.kills = Counter[str]()
+        self._replacing: dict[str, Future[Service]] = {}
 
     def start(self, role: str, roles: str | None = None) -> Service:
         self._started[role] += 1
@@ -71,6 +72,13 @@ class Company:
             arguments=("--roles", roles or role),
         )
         return self.members[role]
+
+    def kill_and_replace(self, role: str, starting: ThreadPoolExecutor) -> None:
+        """Kill it, once it is there again after the last time, and go on without it meanwhile."""
+        if role in self._replacing:
+            self._replacing[role].result()
+        self.kill(role)
+        self._replacing[role] = starting.submit(self.start, role)
 
     def kill(self, role: str) -> None:
         self.kills[role] += 1
@@ -108,11 +116,17 @@ def test_every_payment_ends_once_whoever_is_killed(
     wallets = [purse.wallet(TOP_UP) for _ in range(WALLETS)]
     names = [f"{dice.choice(USUAL)}-{one}" for one in range(number)]
     chosen = {name: dice.choice(wallets) for name in names}
-    with ThreadPoolExecutor(SENDERS) as senders:
-        starts = [senders.submit(_started, purse, name, chosen[name]) for name in names]
-        _kill_at_random(company, SERVICE_KILLS.at(full), dice)
-        for one in starts:
-            one.result()
+    victims = [role for role in ROLES for _ in range(SERVICE_KILLS.at(full))]
+    dice.shuffle(victims)
+    with ThreadPoolExecutor(SENDERS) as senders, ThreadPoolExecutor(len(ROLES)) as starting:
+        starts: list[Future[None]] = []
+        for turn, victim in enumerate(victims):
+            share = names[turn :: len(victims)]
+            starts += [senders.submit(_started, purse, name, chosen[name]) for name in share]
+            time.sleep(dice.uniform(*PAUSES_S))  # this is the load, no synchronisation
+            company.kill_and_replace(victim, starting)
+        for start in starts:
+            start.result()
     _wait_for_the_end(database_url, number)
     company.kill("web")
     found = _verified(company, gateway, database_url, chosen)
@@ -128,16 +142,6 @@ def _started(purse: Purse, name: str, wallet_id: str) -> None:
     assert purse.start(name, wallet_id, "1.00").http == 202
     if name.endswith("7"):  # whoever is not sure asks again
         assert purse.start(name, wallet_id, "1.00").http == 200
-
-
-def _kill_at_random(company: Company, times: int, dice: random.Random) -> None:
-    """Each role so often, in any order."""
-    victims = [role for role in ROLES for _ in range(times)]
-    dice.shuffle(victims)
-    for victim in victims:
-        time.sleep(dice.uniform(*PAUSES_S))  # this is the load, no synchronisation
-        company.kill(victim)
-        company.start(victim)
 
 
 def _wait_for_the_end(database_url: str, number: int) -> None:
