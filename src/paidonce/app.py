@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from paidonce.bus.consumer import Consumer, Retries
 from paidonce.bus.contract import Bus
-from paidonce.bus.postgres import PostgresBus
+from paidonce.bus.opening import open_bus
 from paidonce.bus.relay import Relay
 from paidonce.bus.ring import Ring
 from paidonce.configured import (
@@ -134,12 +134,12 @@ async def accept_bootstrap_key(operations: Operations) -> bool:
 @asynccontextmanager
 async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIterator[App]:
     """The service in these roles. At the end, what was accepted is settled before it stops."""
+    bus = open_bus(settings.bus)
     async with opened_database(settings) as database, AsyncExitStack() as stack:
         rules, sources = await load_rules(settings, database)
         operations = _operations(settings, database, rules)
         stack.push_async_callback(operations.wallets.stop)
         bell = Bell(database)
-        bus, ring = PostgresBus(), Ring()
         loops: list[Loop] = []
         if Role.WORKER in roles:
             await stack.enter_async_context(in_background(bell.listen()))
@@ -147,6 +147,8 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
             timers = configured_timers(settings, sources)
             reconciler = Reconciler(database, rules, bell, timers)
             await stack.enter_async_context(in_background(reconciler.run()))
+        ring = Ring()
+        stack.push_async_callback(bus.close)
         if Role.RELAY in roles:
             loops.append(Notifier(database, configured_channels(settings.notifications)))
             loops.append(Relay(database, bus, ring=ring))

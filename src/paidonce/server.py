@@ -93,13 +93,26 @@ def _start_ended_by_signals() -> Iterator[None]:
 
 async def work(settings: Settings, tell: Callable[[str], None]) -> None:
     """Settle what waits, and keep the tables small, until SIGTERM or SIGINT."""
+    told = "Paidonce works on what waits. It takes no deliveries: `paidonce serve` does."
+    await _run_without_socket(settings, {Role.WORKER, Role.JANITOR}, lambda: tell(told))
+
+
+async def relay(settings: Settings, tell: Callable[[str], None]) -> None:
+    """Publish what is to leave, and tell people, until SIGTERM or SIGINT."""
+    told = "Paidonce publishes what is to leave. It takes no deliveries: `paidonce serve` does."
+    await _run_without_socket(settings, {Role.RELAY}, lambda: tell(told))
+
+
+async def _run_without_socket(
+    settings: Settings, roles: Set[Role], begun: Callable[[], None]
+) -> None:
     configure_logging()
     arm(settings.environment)
     stop = asyncio.Event()
     for number in ENDING:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with running(settings, {Role.WORKER, Role.JANITOR}):
-        tell("Paidonce works on what waits. It takes no deliveries: `paidonce serve` does.")
+    async with running(settings, roles):
+        begun()
         await stop.wait()
     _end_anyway()
 

@@ -2,17 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
 from uuid import uuid4
 
-import pytest
 import pytest_asyncio
 from uuid_utils.compat import uuid7
 
 from paidonce.domain.events import WalletId
-from paidonce.domain.reservations import Commit, Expire, Refusal, Release, Reserve, TakeAfterAll
-from paidonce.services.wallet import WalletService, obey
+from paidonce.domain.reservations import Commit, Reserve
+from paidonce.services.wallet import WalletService
 from paidonce.store.db import Database
 
 

@@ -12,6 +12,7 @@ import typer
 from paidonce import __version__
 from paidonce.cli import (
     bans,
+    bus,
     dead_letters,
     events,
     keys,
@@ -35,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 looking = (events, payments, wallets, wallet_payments, statistics, listening)
-mending = (dead_letters, replays, reconciling)
+mending = (dead_letters, replays, reconciling, bus)
 guarding = (bans, notifying, keys)
 for commands in (serving, sending, *looking, *mending, *guarding):
     commands.add_to(app)

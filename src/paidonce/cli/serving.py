@@ -1,4 +1,4 @@
-"""`serve`, `work`, `migrate` and `doctor`: the service itself."""
+"""`serve`, `work`, `relay`, `migrate` and `doctor`: the service itself."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def add_to(app: typer.Typer) -> None:
     """Make these commands of the program."""
-    for command in (serve, work, migrate, doctor):
+    for command in (serve, work, relay, migrate, doctor):
         app.command()(command)
 
 
@@ -34,7 +34,7 @@ def serve(
         int, typer.Option(min=1, max=64, help="How many processes share the socket.")
     ] = 1,
     roles: Annotated[
-        str, typer.Option(help="What they do: some of web, worker, relay, janitor.")
+        str, typer.Option(help=f"What they do: some of {', '.join(Role)}.")
     ] = ",".join(Role),
 ) -> None:
     """Run the service. Without a configuration it is a demo on an embedded database."""
@@ -62,6 +62,14 @@ def work(config: Config = None) -> None:
 
     settings, _ = chosen_settings(config)
     run(work_until_stopped(settings, told.print))
+
+
+def relay(config: Config = None) -> None:
+    """Publish what is to leave, and tell people; one at a time does it, the others stand by."""
+    from paidonce.server import relay as relay_until_stopped
+
+    settings, _ = chosen_settings(config)
+    run(relay_until_stopped(settings, told.print))
 
 
 def migrate(config: Config = None) -> None:

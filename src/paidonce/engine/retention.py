@@ -155,6 +155,8 @@ def sweeps(retention: RetentionSettings) -> list[Sweep]:
         Sweep("evidence", retention.evidence_days, first_id_at, start=FIRST_ID),
         Sweep("audit", retention.audit_days, _as_it_is),
         Sweep("outbox", retention.outbox_days, _as_it_is),
+        Sweep("processed_events", retention.processed_events_days, _as_it_is),
+        Sweep("bus_dead_letters", retention.audit_days, _as_it_is),
         Sweep("keys", retention.keys_days, first_id_at, page=PAGE_BLOCKS),
         Sweep("nonces", retention.nonces_days, _as_it_is, page=PAGE_BLOCKS),
         Sweep("bans", REMEMBERED_DAYS, _as_it_is),

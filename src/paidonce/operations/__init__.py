@@ -1,6 +1,7 @@
 """What an operator can ask or do. HTTP, the command line and the dashboard are thin over this."""
 
 from paidonce.operations.bans import BanVerbs
+from paidonce.operations.bus import BusVerbs
 from paidonce.operations.desk import HOST, MAX_PAGE, Actor, Found, Scope
 from paidonce.operations.keys import KeyVerbs
 from paidonce.operations.ledger import LedgerVerbs
@@ -39,5 +40,6 @@ class Operations(
     StatisticsVerbs,
     KeyVerbs,
     BanVerbs,
+    BusVerbs,
 ):
     """All verbs, of each kind of thing."""

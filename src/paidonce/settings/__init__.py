@@ -14,6 +14,7 @@ from paidonce.settings.secrets import (
 from paidonce.settings.sections import (
     LONGEST_RESERVATION_S,
     METRICS_FOLDER,
+    BusSettings,
     DatabaseSettings,
     LimitsSettings,
     NotificationSettings,
@@ -31,6 +32,7 @@ from paidonce.settings.sections import (
 __all__ = [
     "LONGEST_RESERVATION_S",
     "METRICS_FOLDER",
+    "BusSettings",
     "DatabaseSettings",
     "LimitsSettings",
     "NotificationSettings",

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     model_validator,
@@ -22,6 +23,7 @@ from pydantic_settings import (
 )
 
 SHORTEST_PAYLOADS_DAYS: Final = 31
+SHORTEST_PROCESSED_DAYS: Final = 7
 LONGEST_HANDLER_S: Final = 25.0
 """Less than a session may be idle in a transaction."""
 LONGEST_RESERVATION_S: Final = 366 * 86_400
@@ -30,6 +32,7 @@ METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 Prometheus' library reads it once, when it is imported: set it before `telemetry` is."""
 _RATE: Final = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
+_KAFKA_URL: Final = re.compile(r"kafka://[^\s,@/:]+:\d{1,5}(,[^\s,@/:]+:\d{1,5})*")
 _SOURCE_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -38,7 +41,7 @@ class Role(StrEnum):
 
     WEB = "web"  # takes deliveries, answers operators
     WORKER = "worker"  # settles what waits
-    RELAY = "relay"  # tells people; publishes the outbox, of which nothing is published yet
+    RELAY = "relay"  # publishes what is to leave, and tells people
     JANITOR = "janitor"  # keeps the tables small
     PAYMENTS = "payments"  # pays out of wallets, where a gateway for that is configured
     QUERY = "query"  # keeps what is shown of those payments
@@ -206,6 +209,15 @@ def _whole_months(days: int) -> int:
     return days
 
 
+def _longer_than_topics(days: int) -> int:
+    if 0 < days < SHORTEST_PROCESSED_DAYS:
+        raise ValueError(
+            "a message that is still in its topic would be taken again: "
+            f"give at least {SHORTEST_PROCESSED_DAYS}, or 0 for ever"
+        )
+    return days
+
+
 class RetentionSettings(_Section):
     """For how many days each kind of data is kept; 0 is for ever."""
 
@@ -215,6 +227,9 @@ class RetentionSettings(_Section):
     evidence_days: int = Field(30, ge=0, le=36_500)
     audit_days: int = Field(400, ge=0, le=36_500)
     outbox_days: int = Field(30, ge=0, le=36_500)
+    processed_events_days: Annotated[int, AfterValidator(_longer_than_topics)] = Field(
+        8, ge=0, le=36_500
+    )
     keys_days: int = Field(0, ge=0, le=36_500)
     nonces_days: int = Field(30, ge=0, le=36_500)
     notices_days: int = Field(30, ge=0, le=36_500)
@@ -245,10 +260,41 @@ class WalletSettings(_Section):
     reservation_expires_s: int = Field(604_800, ge=0, le=LONGEST_RESERVATION_S)
 
 
-class BusSettings(_Section):
-    """Where events leave to. They are kept in PostgreSQL."""
+def _bus_url(url: str) -> str:
+    if url != "postgres" and not _KAFKA_URL.fullmatch(url):
+        raise ValueError(
+            'use "postgres", or kafka://host:9092, several with commas between them; '
+            "users and passwords belong to [bus.kafka]"
+        )
+    return url
 
-    url: Literal["postgres"] = "postgres"
+
+def _as_text(value: object) -> object:
+    """As librdkafka reads it."""
+    return str(value).lower() if isinstance(value, bool | int | float) else value
+
+
+class TopicSettings(_Section):
+    """How topics are made that are missing. -1 is what the broker itself would do."""
+
+    partitions: int = Field(6, ge=1, le=10_000)
+    replication: int = Field(-1, ge=-1, le=100)
+
+
+class BusSettings(_Section):
+    """Where events leave to: PostgreSQL itself, or Kafka and how its clients are set up."""
+
+    url: Annotated[str, AfterValidator(_bus_url)] = "postgres"
+    topics: TopicSettings = TopicSettings()
+    kafka: dict[str, Annotated[str, BeforeValidator(_as_text)]] = {}
+
+    @property
+    def is_kafka(self) -> bool:
+        return self.url != "postgres"
+
+    @property
+    def kafka_servers(self) -> str:
+        return self.url.removeprefix("kafka://")
 
 
 class PaymentServiceSettings(_Section):

@@ -40,16 +40,27 @@ SELECT (SELECT count(*) FROM gone) AS deleted,
   FROM seen;
 
 -- name: outbox
--- What was published. What was not is passed over, however old it is.
+-- What was published. What was not is passed over, however old it is, and so is what a group that
+-- reads here has not taken, unless nobody of that group has come for so long.
 WITH page AS (
-    SELECT seq, occurred_at, published_at FROM outbox
+    SELECT seq, aggregate_type, pos, occurred_at, published_at FROM outbox
      WHERE seq > :after::bigint
      ORDER BY seq
      LIMIT :limit::bigint
 ),
+held AS (
+    SELECT about, min(pos) AS pos
+      FROM bus_cursors
+     WHERE lag IS NULL AND seen_at >= :before::timestamptz
+     GROUP BY about
+),
 gone AS (
     DELETE FROM outbox
-     WHERE seq = ANY (ARRAY(SELECT seq FROM page WHERE published_at < :before::timestamptz))
+     WHERE seq = ANY (ARRAY(
+         SELECT p.seq FROM page AS p
+          WHERE p.published_at < :before
+            AND NOT EXISTS (SELECT 1 FROM held AS h
+                             WHERE h.about = p.aggregate_type AND h.pos < p.pos)))
        AND published_at IS NOT NULL
     RETURNING 1
 ),
@@ -57,6 +68,38 @@ seen AS (
     SELECT max(seq) AS last,
            count(*) = :limit AND coalesce(max(published_at), max(occurred_at)) < :before AS more
       FROM page
+)
+SELECT (SELECT count(*) FROM gone) AS deleted,
+       CASE WHEN more THEN last ELSE 0 END AS next, coalesce(more, false) AS more
+  FROM seen;
+
+-- name: processed_events
+WITH gone AS (
+    DELETE FROM processed_events
+     WHERE (consumer, event_id) IN (
+         SELECT consumer, event_id FROM processed_events
+          WHERE processed_at < :before::timestamptz
+          ORDER BY processed_at
+          LIMIT :limit::bigint)
+    RETURNING 1
+)
+SELECT count(*) AS deleted, :after::bigint AS next, count(*) = :limit AS more FROM gone;
+
+-- name: bus_dead_letters
+-- What was taken after all.
+WITH page AS (
+    SELECT id, died_at, taken_at FROM bus_dead_letters
+     WHERE id > :after::bigint
+     ORDER BY id
+     LIMIT :limit::bigint
+),
+gone AS (
+    DELETE FROM bus_dead_letters
+     WHERE id = ANY (ARRAY(SELECT id FROM page WHERE taken_at < :before::timestamptz))
+    RETURNING 1
+),
+seen AS (
+    SELECT max(id) AS last, count(*) = :limit AS more FROM page
 )
 SELECT (SELECT count(*) FROM gone) AS deleted,
        CASE WHEN more THEN last ELSE 0 END AS next, coalesce(more, false) AS more

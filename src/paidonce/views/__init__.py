@@ -5,6 +5,11 @@ from paidonce.views.access import (
     KeyView,
     NewKeyView,
 )
+from paidonce.views.bus import (
+    BusView,
+    DeadMessageView,
+    GroupView,
+)
 from paidonce.views.events import (
     EventDetail,
     EventView,
@@ -50,14 +55,17 @@ from paidonce.views.wallets import (
 __all__ = [
     "BanView",
     "BookingView",
+    "BusView",
     "Counts",
     "CountsOfDay",
     "CountsOfMethod",
     "CountsOfSource",
+    "DeadMessageView",
     "EntryView",
     "EventDetail",
     "EventView",
     "EvidenceView",
+    "GroupView",
     "KeyView",
     "NewKeyView",
     "OrderSummary",

@@ -18,6 +18,7 @@ from paidonce.engine.group import Group
 from paidonce.engine.items import Source
 from paidonce.errors import DatabaseAwayError, PaidonceError
 from paidonce.operations import Operations
+from paidonce.views import BusView
 from paidonce.web.problems import CONTENT_TYPE
 
 UNLINKED: Final = frozenset({Code.USER_MISSING, Code.UNLINKED_PAYMENT, Code.ORDER_MISSING})
@@ -131,6 +132,7 @@ async def _measured(operations: Operations) -> list[Metric]:
         untold = await operations.untold_notices()
         findings = await operations.open_findings()
         reconciled = await operations.last_reconciled()
+        bus = await operations.bus_status()
     except PaidonceError:
         return []
     waiting = {row["status"]: row for row in backlog}
@@ -161,6 +163,16 @@ async def _measured(operations: Operations) -> list[Metric]:
             {(row["source"], row["kind"]): row["number"] for row in findings}
         ),
         telemetry.RECONCILIATION_AGE.family({(row["source"],): row["age_s"] for row in reconciled}),
+        *_measured_bus(bus),
+    ]
+
+
+def _measured_bus(bus: BusView) -> list[Metric]:
+    return [
+        telemetry.UNPUBLISHED.family({(): bus.unpublished}),
+        telemetry.OLDEST_UNPUBLISHED.family({(): bus.oldest_unpublished_s}),
+        telemetry.BUS_LAG.family({(one.consumer, one.about): one.lag for one in bus.groups}),
+        telemetry.OPEN_DEAD_LETTERS.family({(name,): n for name, n in bus.dead_letters.items()}),
     ]
 
 

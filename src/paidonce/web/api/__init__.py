@@ -6,6 +6,7 @@ from paidonce import __version__
 from paidonce.operations import Operations
 from paidonce.web.api import (
     bans,
+    bus,
     dead_letters,
     documentation,
     errors,
@@ -46,6 +47,6 @@ def operators_api(operations: Operations, key_guard: KeyGuard, max_body_bytes: i
         replays,
         statistics,
     )
-    for one in (errors, documentation, *things, reconciliations, bans, keys):
+    for one in (errors, documentation, *things, reconciliations, bus, bans, keys):
         one.add_to(api)
     return api

@@ -1,0 +1,73 @@
+"""`bus`: what is published, what is taken, and what could not be."""
+
+from typing import Annotated
+
+import typer
+
+from paidonce import sender
+from paidonce.cli.choosing import Limit
+from paidonce.cli.terminal import Config, Json, operate, operator, show, told
+
+commands = typer.Typer(help="Messages that leave, and who takes them.", no_args_is_help=True)
+letters = typer.Typer(help="Messages that could not be taken.", no_args_is_help=True)
+commands.add_typer(letters, name="dead-letters")
+
+Consumer = Annotated[str | None, typer.Option(help="Of this group of consumers only.")]
+LetterId = Annotated[int, typer.Argument(min=1, help="The number that `list` shows.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make these commands of the program."""
+    app.add_typer(commands, name="bus")
+
+
+@commands.command("status")
+def status(config: Config = None, json: Json = False) -> None:
+    """Show what is not published yet, and how far each group is behind."""
+    found = operate(config, lambda verbs: verbs.bus_status())
+    if json:
+        typer.echo(sender.as_json(found))
+        return
+    age = f", the oldest for {found.oldest_unpublished_s:.1f} s" if found.unpublished else ""
+    told.print(f"{found.unpublished} messages are not published yet{age}.")
+    columns = {
+        "group": lambda one: one.consumer,
+        "topic": lambda one: one.about,
+        "not taken": lambda one: one.lag,
+        "seen": lambda one: one.seen_at,
+        "dead letters": lambda one: found.dead_letters.get(one.consumer, 0),
+    }
+    show(found.groups, columns, json)
+
+
+@letters.command("list")
+def list_letters(
+    consumer: Consumer = None, limit: Limit = 50, config: Config = None, json: Json = False
+) -> None:
+    """List messages that could not be taken, the newest first."""
+    from paidonce.operations.paging import all_of
+
+    found = operate(
+        config, lambda verbs: all_of(verbs.dead_messages, limit=limit, consumer=consumer)
+    )
+    columns = {
+        "id": lambda one: one.id,
+        "group": lambda one: one.consumer,
+        "died": lambda one: one.died_at,
+        "type": lambda one: one.type,
+        "key": lambda one: one.key,
+        "why": lambda one: one.error,
+        "attempts": lambda one: one.attempts,
+        "retried": lambda one: one.retried_at,
+    }
+    show(found, columns, json)
+
+
+@letters.command("retry")
+def retry(letter_id: LetterId, config: Config = None, json: Json = False) -> None:
+    """Give a message to its group again. What came after it has been taken meanwhile."""
+    done = operate(config, lambda verbs: verbs.retry_dead_message(letter_id, operator()))
+    if json:
+        typer.echo(sender.as_json(done))
+    else:
+        told.print(f"Group {done.consumer} gets message {done.event_id} again.")

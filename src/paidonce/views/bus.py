@@ -1,0 +1,44 @@
+"""How far the bus is behind, and what could not be taken from it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group of consumers in one topic. It has come for messages at `seen_at` last."""
+
+    consumer: str
+    about: str
+    lag: int
+    seen_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class BusView:
+    """What is not published yet, and what of the rest each group has not taken.
+
+    Numbers are counted up to 100,000.
+    """
+
+    unpublished: int
+    oldest_unpublished_s: float
+    groups: list[GroupView]
+    dead_letters: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadMessageView:
+    """A message that a group could not take. With `retried_at` the group is to get it again."""
+
+    id: int
+    consumer: str
+    event_id: UUID
+    topic: str
+    key: str
+    type: str
+    error: str
+    attempts: int
+    died_at: datetime
+    retried_at: datetime | None
