@@ -133,8 +133,8 @@ def test_every_payment_ends_once_whoever_is_killed(
     findings.add(
         Experiment.SERVICES_KILLED,
         f"{company.kills.total() - 1} kills ({', '.join(ROLES)}), {number:,} payments",
-        f"{found['COMPLETED']:,} paid and {found['FAILED']:,} failed, each once; wallets, payments, "
-        "read model, log and gateway agree",
+        f"{found['COMPLETED']:,} paid and {found['FAILED']:,} failed, each once; wallets, "
+        "payments, read model, log and gateway agree",
     )
 
 

@@ -1,4 +1,4 @@
-"""Payments out of a wallet: a real service, a real gateway, and whatever goes wrong between them."""
+"""Payments out of a wallet: a real service, a real gateway, and what goes wrong between them."""
 
 from collections.abc import Iterator
 
