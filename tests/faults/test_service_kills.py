@@ -5,89 +5,26 @@ or takes its word back. Afterwards wallets, payments, the read model, the log an
 """
 
 import random
-import subprocess
-import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
+from paidonce.crashpoints import Point
+from tests.faults.company import MANNERS, TOP_UP, USUAL, Company, verified, wait_for_the_end
 from tests.faults.report import Experiment, Findings
-from tests.faults.sizes import SERVICE_KILLS, WALLET_PAYMENTS
-from tests.flow.tools import rows
-from tests.gateways.paying import Manners, PayingGateway, running
-from tests.service import Service, started_service
-from tests.services.purse import Purse, config_for
+from tests.faults.sizes import SERVICE_CRASHES, SERVICE_KILLS, WALLET_PAYMENTS
+from tests.gateways.paying import PayingGateway, running
+from tests.services.payer import Payer, config_for
 
 ROLES: Final = ("relay", "payments", "query")
 WALLETS: Final = 8
 SENDERS: Final = 4
-TOP_UP: Final = "1000000.00"
-DEADLINE_S: Final = 1_200.0
 PAUSES_S: Final = (0.2, 1.5)
 """How long the service runs between two kills, at least and at most."""
-
-MANNERS: Final = {
-    "plain": Manners(),
-    "twice": Manners(copies=2),
-    "early": Manners(calls_back_first=True, delay_s=0.1),
-    "silent": Manners(is_silent=1),
-    "breaks": Manners(breaks=1),
-    "pending": Manners(calls_back=("pending", "succeeded")),
-    "knows": Manners(answers="succeeded", calls_back=()),
-    "regrets": Manners(calls_back=("failed", "succeeded"), call_back_after_s=0.1),
-    "wavers": Manners(calls_back=("succeeded", "failed")),
-    "fails": Manners(calls_back=("failed",)),
-    "declines": Manners(answers="failed", calls_back=()),
-    "refuses": Manners(refuses=422),
-}
-FAILING: Final = ("fails", "declines", "refuses")
-USUAL: Final = [*["plain"] * 20, *MANNERS]
-
-
-class Company:
-    """A process for each role, any of which may be killed and is started again."""
-
-    def __init__(self, folder: Path, database_url: str, config: str) -> None:
-        self._folder = folder
-        self._database_url = database_url
-        self._config = config
-        self._started = Counter[str]()
-        self.members: dict[str, Service] = {}
-        self.kills = Counter[str]()
-        self._replacing: dict[str, Future[Service]] = {}
-
-    def start(self, role: str, roles: str | None = None) -> Service:
-        self._started[role] += 1
-        folder = self._folder / f"{role}-{self._started[role]}"
-        folder.mkdir()
-        self.members[role] = started_service(
-            folder,
-            self._database_url,
-            self._config,
-            arguments=("--roles", roles or role),
-        )
-        return self.members[role]
-
-    def kill_and_replace(self, role: str, starting: ThreadPoolExecutor) -> None:
-        """Kill it, once it is there again after the last time, and go on without it meanwhile."""
-        if role in self._replacing:
-            self._replacing[role].result()
-        self.kill(role)
-        self._replacing[role] = starting.submit(self.start, role)
-
-    def kill(self, role: str) -> None:
-        self.kills[role] += 1
-        self.members[role].process.kill()
-        self.members[role].process.wait()
-
-    def end(self) -> None:
-        for member in self.members.values():
-            member.end()
 
 
 @pytest.fixture
@@ -112,8 +49,8 @@ def test_every_payment_ends_once_whoever_is_killed(
     gateway.callback_url = f"http://127.0.0.1:{web.port}/webhooks/bank"
     with ThreadPoolExecutor(len(ROLES)) as starting:
         list(starting.map(company.start, ROLES))
-    purse = Purse(web, gateway, database_url)
-    wallets = [purse.wallet(TOP_UP) for _ in range(WALLETS)]
+    payer = Payer(web, gateway, database_url)
+    wallets = [payer.wallet(TOP_UP) for _ in range(WALLETS)]
     names = [f"{dice.choice(USUAL)}-{one}" for one in range(number)]
     chosen = {name: dice.choice(wallets) for name in names}
     victims = [role for role in ROLES for _ in range(SERVICE_KILLS.at(full))]
@@ -122,14 +59,14 @@ def test_every_payment_ends_once_whoever_is_killed(
         starts: list[Future[None]] = []
         for turn, victim in enumerate(victims):
             share = names[turn :: len(victims)]
-            starts += [senders.submit(_started, purse, name, chosen[name]) for name in share]
+            starts += [senders.submit(_started, payer, name, chosen[name]) for name in share]
             time.sleep(dice.uniform(*PAUSES_S))  # this is the load, no synchronisation
             company.kill_and_replace(victim, starting)
         for start in starts:
             start.result()
-    _wait_for_the_end(database_url, number)
+    wait_for_the_end(database_url, number)
     company.kill("web")
-    found = _verified(company, gateway, database_url, chosen)
+    found = verified(company, gateway, database_url)
     findings.add(
         Experiment.SERVICES_KILLED,
         f"{company.kills.total() - 1} kills ({', '.join(ROLES)}), {number:,} payments",
@@ -138,98 +75,45 @@ def test_every_payment_ends_once_whoever_is_killed(
     )
 
 
-def _started(purse: Purse, name: str, wallet_id: str) -> None:
-    assert purse.start(name, wallet_id, "1.00").http == 202
+POINTS: Final = (
+    Point.RESERVED,
+    Point.CALLING,
+    Point.CALLED,
+    Point.HEARD,
+    Point.ANSWER_SAVED,
+)
+PAYMENTS_A_POINT: Final = 40
+DEATH_TIMEOUT_S: Final = 60.0
+SIGKILLED: Final = -9
+
+
+def test_a_payment_ends_once_though_its_service_dies_at_each_moment(
+    company: Company, gateway: PayingGateway, database_url: str, full: bool, findings: Findings
+) -> None:
+    """REL-1 SVC-1: reserved and not committed, charged and not saved, heard and not committed."""
+    web = company.start("web", "web,worker")
+    gateway.callback_url = f"http://127.0.0.1:{web.port}/webhooks/bank"
+    payer = Payer(web, gateway, database_url)
+    wallet = payer.wallet(TOP_UP)
+    number, dice = 0, random.Random(11)
+    for point in POINTS * SERVICE_CRASHES.at(full):
+        passings = 1 if point is Point.RESERVED else dice.randrange(1, 6)  # once for a batch
+        mortal = company.begin_to_die(",".join(ROLES), f"{point}:{passings}")
+        for _ in range(PAYMENTS_A_POINT):
+            assert payer.start(f"{dice.choice(USUAL)}-{number}", wallet, "1.00").http == 202
+            number += 1
+        assert mortal.wait(DEATH_TIMEOUT_S) == SIGKILLED
+    company.start("survivor", ",".join(ROLES))
+    wait_for_the_end(database_url, number)
+    found = verified(company, gateway, database_url)
+    findings.add(
+        Experiment.CRASH_POINTS,
+        f"{', '.join(f'`{point}`' for point in POINTS)}, {number:,} payments out of a wallet",
+        f"{found['COMPLETED']:,} paid and {found['FAILED']:,} failed, each once",
+    )
+
+
+def _started(payer: Payer, name: str, wallet_id: str) -> None:
+    assert payer.start(name, wallet_id, "1.00").http == 202
     if name.endswith("7"):  # whoever is not sure asks again
-        assert purse.start(name, wallet_id, "1.00").http == 200
-
-
-def _wait_for_the_end(database_url: str, number: int) -> None:
-    """Until each payment has ended, and the read model has heard of it."""
-    deadline_s = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline_s:
-        (left,) = rows(
-            database_url,
-            "SELECT (SELECT count(*) FROM wallet_payments WHERE status IN ('COMPLETED', 'FAILED'))"
-            " AS ended, (SELECT count(*) FROM payment_views v JOIN wallet_payments p USING"
-            " (payment_id, status, version)) AS shown, (SELECT count(*) FROM gateway_callbacks"
-            " WHERE status = 'WAITING') AS waiting, (SELECT count(*) FROM outbox WHERE"
-            " published_at IS NULL) AS unpublished",
-        )
-        if left == {"ended": number, "shown": number, "waiting": 0, "unpublished": 0}:
-            return
-        time.sleep(0.25)
-    raise AssertionError(f"not all of {number} ended: {left}")
-
-
-def _verified(
-    company: Company, gateway: PayingGateway, database_url: str, chosen: dict[str, str]
-) -> Counter[str]:
-    payments = rows(database_url, "SELECT * FROM wallet_payments")
-    for payment in payments:
-        kind = payment["payment_id"].partition("-")[0]
-        expected = "FAILED" if kind in FAILING else "COMPLETED"
-        assert payment["status"] == expected, payment
-        assert payment["review"] is None, payment
-    _verify_views(database_url, payments)
-    _verify_log(database_url, payments)
-    _verify_wallets(company, database_url, payments)
-    _verify_gateway(gateway, payments)
-    assert rows(database_url, "SELECT * FROM bus_dead_letters") == []
-    return Counter(payment["status"] for payment in payments)
-
-
-def _verify_views(database_url: str, payments: list[dict[str, Any]]) -> None:
-    shared = ("payment_id", "status", "amount_minor", "currency", "version", "updated_at")
-    views = rows(database_url, "SELECT * FROM payment_views")
-    shown = {view["payment_id"]: view for view in views}
-    assert shown == {one["payment_id"]: {name: one[name] for name in shared} for one in payments}
-
-
-def _verify_log(database_url: str, payments: list[dict[str, Any]]) -> None:
-    """For each payment: versions without a gap, in order, none twice; and all was taken once."""
-    log = rows(
-        database_url,
-        "SELECT aggregate_id, version, occurred_at FROM outbox"
-        " WHERE aggregate_type = 'wallet-payment' ORDER BY seq",
-    )
-    told: dict[str, list[dict[str, Any]]] = {}
-    for fact in log:
-        told.setdefault(fact["aggregate_id"], []).append(fact)
-    for payment in payments:
-        facts = told[payment["payment_id"]]
-        assert [one["version"] for one in facts] == list(range(1, payment["version"] + 1))
-        times = [one["occurred_at"] for one in facts]
-        assert times == sorted(times)
-    (taken,) = rows(
-        database_url,
-        "SELECT count(*) FILTER (WHERE consumer = 'query') AS query,"
-        " count(*) FILTER (WHERE consumer = 'payments') AS payments FROM processed_events",
-    )
-    (callbacks,) = rows(database_url, "SELECT count(*) AS number FROM gateway_callbacks")
-    assert taken == {"query": len(log), "payments": len(log) + callbacks["number"]}
-
-
-def _verify_wallets(company: Company, database_url: str, payments: list[dict[str, Any]]) -> None:
-    folder = company.members["relay"].folder
-    verify = [sys.executable, "-m", "paidonce", "wallet", "verify"]
-    checked = subprocess.run(verify, cwd=folder, capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    spent = Counter[str]()
-    for payment in payments:
-        if payment["status"] == "COMPLETED":
-            spent[str(payment["wallet_id"])] += payment["amount_minor"]
-    wallets = rows(database_url, "SELECT id, balance_minor, reserved_minor FROM wallets")
-    for wallet in wallets:
-        topped_up_minor = int(float(TOP_UP) * 100)
-        assert wallet["reserved_minor"] == 0
-        assert wallet["balance_minor"] == topped_up_minor - spent[str(wallet["id"])]
-
-
-def _verify_gateway(gateway: PayingGateway, payments: list[dict[str, Any]]) -> None:
-    """One idempotency key for each payment, one charge, and the transaction that is known here."""
-    assert gateway.keys == {one["payment_id"]: {one["payment_id"]} for one in payments}
-    known = {one["payment_id"]: one["transaction_id"] for one in payments if one["transaction_id"]}
-    charged = Counter(charge.payment_id for charge in gateway.charges.values())
-    assert set(charged.values()) <= {1}
-    assert known == {one.payment_id: one.transaction_id for one in gateway.charges.values()}
+        assert payer.start(name, wallet_id, "1.00").http == 200

@@ -44,7 +44,7 @@ def config_for(gateway: PayingGateway, **settings: object) -> str:
 
 
 @dataclass
-class Purse:
+class Payer:
     """One service, its gateway and its database."""
 
     service: Service
