@@ -22,6 +22,7 @@ _REVERSING: Final = "domain/reversing.py"
 _SCHEMA: Final = "store/migrations/versions/0001_first.sql"
 _SETTLEMENT: Final = "store/settlement.sql"
 _WRITING: Final = "store/settlement.py"
+_RESERVATIONS: Final = "store/reservations.sql"
 
 _HANDLERS: Final = "tests/store/test_handlers.py::test_"
 _RACES: Final = "tests/store/test_races.py::test_"
@@ -45,6 +46,7 @@ _COUNTED: Final = "tests/store/test_statistics.py::test_"
 _SEARCHED: Final = "tests/store/test_search_plans.py::test_"
 _NOTIFYING: Final = "tests/store/test_notifying.py::test_"
 _BOOKS: Final = "tests/store/test_reconciling.py::test_"
+_WALLET: Final = "tests/services/test_wallet.py::test_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -1478,6 +1480,50 @@ GUARDS: Final = (
         "        is_delivery=False,\n",
         "",
         f"{_COUNTED}evidence_that_is_processed_again_was_received_once",
+        is_kin=True,
+    ),
+    # What is set aside in a wallet.
+    Guard(
+        "wallets are locked before they are judged",
+        "WAL-2",
+        _RESERVATIONS,
+        " ORDER BY w.id\n   FOR NO KEY UPDATE;\n",
+        " ORDER BY w.id;\n",
+        f"{_WALLET}what_is_seen_before_the_lock_does_not_count",
+    ),
+    Guard(
+        "the status that a reservation was seen with",
+        "WAL-1",
+        _RESERVATIONS,
+        "       AND r.status = c.seen\n",
+        "",
+        f"{_WALLET}what_changed_since_it_was_read_is_not_overwritten[status]",
+    ),
+    Guard(
+        "the version of a wallet in which something is set aside",
+        "WAL-2",
+        _RESERVATIONS,
+        "       AND w.version = c.version\n",
+        "",
+        f"{_WALLET}what_changed_since_it_was_read_is_not_overwritten[version]",
+        is_kin=True,
+    ),
+    Guard(
+        "a lost race says nothing of the money",
+        "WAL-2",
+        "services/wallet.py",
+        "    if trouble(error) is Trouble.RERUN:\n        return DatabaseAwayError",
+        "    if False:\n        return DatabaseAwayError",
+        f"{_WALLET}a_lost_race_is_never_told_as_insufficient_funds[40001]",
+        is_kin=True,
+    ),
+    Guard(
+        "what somebody reserved in between is run again",
+        "WAL-1",
+        "store/reservations.py",
+        "    _refuse_unlocked(loaded, commands)\n",
+        "",
+        f"{_WALLET}a_reservation_that_comes_up_in_between_is_run_again",
         is_kin=True,
     ),
 )

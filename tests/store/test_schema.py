@@ -173,6 +173,14 @@ ENTRY: dict[str, Any] = {
     "amount_minor": 1,
     "at": NOW,
 }
+RESERVATION: dict[str, Any] = {
+    "payment_id": "p-1",
+    "wallet_id": UUID(int=7),
+    "request_hash": b"",
+    "amount_minor": 5,
+    "status": "RESERVED",
+    "created_at": NOW,
+}
 DUE: dict[str, Any] = {"run_at": NOW, "event_id": UUID(int=7), "lane": 1, "source_id": 1}
 NONCE: dict[str, Any] = {
     "source_id": 1,
@@ -232,6 +240,7 @@ RIGHT = {
     "refunds": REFUND,
     "wallets": WALLET,
     "ledger_entries": ENTRY,
+    "reservations": RESERVATION,
     "due": DUE,
     "nonces": NONCE,
     "replays": REPLAY,
@@ -315,6 +324,17 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("wallets", "wallets_never_negative", {"receivable_minor": -1}),
     ("wallets", "wallets_version", {"version": 0}),
     ("ledger_entries", "ledger_entries_amount_minor_check", {"amount_minor": 0}),
+    ("reservations", "reservations_amount", {"amount_minor": 0}),
+    ("reservations", "reservations_status", {"status": "TAKEN", "ended_at": NOW}),
+    ("reservations", "reservations_committed", {"committed_minor": 1}),
+    ("reservations", "reservations_committed", {"status": "COMMITTED", "ended_at": NOW}),
+    (
+        "reservations",
+        "reservations_committed",
+        {"status": "COMMITTED", "ended_at": NOW, "committed_minor": 6},
+    ),
+    ("reservations", "reservations_ended", {"ended_at": NOW}),
+    ("reservations", "reservations_ended", {"status": "RELEASED"}),
     ("payments", "payments_reversed_was_applied", {"reversed_minor": 1}),
     (
         "payments",
@@ -379,6 +399,8 @@ async def test_a_row_that_contradicts_itself_is_refused(
 ) -> None:
     """INB-3 PAY-1 FUL-1: the same row is fine without what is wrong in it."""
     await insert(connection, "users", USER)
+    if table == "reservations":
+        await insert(connection, "wallets", WALLET)
     with pytest.raises(asyncpg.CheckViolationError) as caught:
         await insert(connection, table, RIGHT[table] | wrong)
     assert caught.value.constraint_name == constraint
@@ -397,6 +419,21 @@ async def test_entries_that_do_not_sum_to_zero_are_refused(connection: Connectio
             async with connection.transaction():
                 await connection.execute(sql, UUID(int=8), currencies, amounts)
     await connection.execute(sql, UUID(int=8), ["RUB"] * 3, [5, -4, -1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE ledger_entries SET amount_minor = 1",
+        "UPDATE ledger_entries SET account = 'b'",
+        "DELETE FROM ledger_entries",
+    ],
+)
+async def test_entries_of_the_ledger_are_never_changed(connection: Connection, change: str) -> None:
+    """WAL-2: only of which payment they are may be mended, when two turn out to be one."""
+    await connection.execute("UPDATE ledger_entries SET payment_id = NULL")
+    with pytest.raises(asyncpg.CheckViolationError, match="never changed"):
+        await connection.execute(change)
 
 
 async def test_every_check_of_the_schema_has_a_row_that_it_refuses(connection: Connection) -> None:
@@ -418,6 +455,7 @@ async def test_every_check_of_the_schema_has_a_row_that_it_refuses(connection: C
         ("users", {"id": OTHER_ID, "email": "a@B"}),
         ("subscriptions", {"id": OTHER_ID, "status": "INACTIVE"}),
         ("orders", {"id": OTHER_ID, "amount_minor": 5}),
+        ("reservations", {"amount_minor": 6, "status": "RELEASED", "ended_at": NOW}),
         ("sources", {"provider": "stripe"}),
         ("api_keys", {"id": OTHER_ID, "name": "other"}),
         ("reconciliation_findings", {"reason": "another"}),
@@ -431,6 +469,8 @@ async def test_what_must_be_unique_is_unique_by_constraint(
     right = {**RIGHT, "users": USER, "payment_ids": identity}[table]
     if table != "users":
         await insert(connection, "users", USER)
+    if table == "reservations":
+        await insert(connection, "wallets", WALLET)
     await insert(connection, table, right)
     with pytest.raises(asyncpg.UniqueViolationError):
         await insert(connection, table, right | other)

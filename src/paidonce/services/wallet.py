@@ -104,30 +104,33 @@ class WalletService:
 
     async def stop(self) -> None:
         """Obey what waits, then stop; by force after a while."""
-        if self._flushers:
-            await asyncio.wait(self._flushers, timeout=STOP_TIMEOUT_S)
+        flushers = set(self._flushers)
+        if flushers:
+            await asyncio.wait(flushers, timeout=STOP_TIMEOUT_S)
         self.give_up()
-        for flusher in self._flushers:
+        for flusher in flushers:
             flusher.cancel()
-        if self._flushers:
-            await asyncio.wait(self._flushers, timeout=STOP_TIMEOUT_S)
+        if flushers:
+            await asyncio.wait(flushers, timeout=STOP_TIMEOUT_S)
         for session in self._idle:
             session.close()
 
     def _wake(self) -> None:
         if len(self._flushers) < FLUSHERS:
-            flusher = asyncio.create_task(self._flush_all(), name="wallet flusher")
-            self._flushers.add(flusher)
-            flusher.add_done_callback(self._flushers.discard)
+            self._flushers.add(asyncio.create_task(self._flush_all(), name="wallet flusher"))
 
     async def _flush_all(self) -> None:
-        """Until nothing is left that another flusher has not in hand."""
+        """Until nothing is left that another flusher has not in hand.
+
+        It leaves in the moment in which it finds nothing: who comes then starts another one.
+        """
         session = self._idle.pop() if self._idle else _Session(self._database)
         try:
             while batch := self._take():
                 await self._flush(session, batch)
         finally:
             self._idle.append(session)
+            self._flushers -= {asyncio.current_task()}
 
     def _take(self) -> list[_Entry]:
         """What waits, up to the limit, without what another flusher has in hand."""

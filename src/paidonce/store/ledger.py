@@ -8,6 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
+from paidonce.store.planning import read_in_order
 from paidonce.store.queries import Connection, load_queries
 
 QUERIES: Final = load_queries(__file__)
@@ -35,12 +36,13 @@ async def entries_of(
     connection: Connection, wallet_id: UUID, *, before: int | None, limit: int
 ) -> Sequence[asyncpg.Record]:
     """A page of a wallet's entries, the newest first."""
-    return await QUERIES["entries"].rows(
-        connection,
-        accounts=[f"wallet:{wallet_id}", f"receivable:{wallet_id}"],
-        before=LAST_ENTRY if before is None else before,
-        limit=limit,
-    )
+    async with read_in_order(connection):
+        return await QUERIES["entries"].rows(
+            connection,
+            accounts=[f"wallet:{wallet_id}", f"receivable:{wallet_id}"],
+            before=LAST_ENTRY if before is None else before,
+            limit=limit,
+        )
 
 
 async def wallets_explained(

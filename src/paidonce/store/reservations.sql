@@ -85,9 +85,10 @@ SELECT ROW (r.payment_id, r.wallet_id, r.request_hash, r.amount_minor, r.committ
  WHERE r.payment_id = :payment_id;
 
 -- name: expiring
--- Those whose time has been over for longest.
+-- Those whose time has been over for longest. By the time at which the transaction began: that one
+-- can be looked up in the index.
 SELECT payment_id
   FROM reservations
- WHERE status = 'RESERVED' AND expires_at IS NOT NULL AND expires_at <= clock_timestamp()
+ WHERE status = 'RESERVED' AND expires_at IS NOT NULL AND expires_at <= now()
  ORDER BY expires_at
  LIMIT :limit;
