@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 import asyncpg
@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from paidonce.store.db import Database, open_database
 from paidonce.store.embedded import EmbeddedPostgres
 from paidonce.store.schema import migrate
+from tests.brokers.kafka import MockBroker, NamedBroker, OwnBroker, running_broker
 from tests.service import Service, started_service, started_worker
 
 # How long an example takes says how busy the machine is, and nothing of the code.
@@ -26,10 +27,37 @@ settings.load_profile("unhurried")
 TEMPLATE: Final = f"template_{os.getpid()}"
 SERVER_VARIABLE: Final = "TEST_POSTGRES"
 """The URL of a server that runs already, for tests that are run by a test."""
+BROKERS: Final = pytest.StashKey[set[str]]()
+"""Which brokers the tests of this run had."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run the long tests at their full size")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    brokers: set[str] = set()
+    config.stash[BROKERS] = brokers
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        brokers: set[str] = session.config.stash[BROKERS]
+        output["brokers"] = sorted(brokers)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker of pytest-xdist has ended."""
+    node.config.stash[BROKERS].update(getattr(node, "workeroutput", {}).get("brokers", ()))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    brokers: set[str] = config.stash[BROKERS]
+    for told in sorted(brokers):
+        terminalreporter.write_line(f"Kafka was {told}")
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +91,14 @@ async def postgres(server: str) -> AsyncIterator[str]:
     await template.close()
     yield server
     await _drop(server, TEMPLATE)
+
+
+@pytest.fixture(scope="session")
+def kafka(pytestconfig: pytest.Config) -> Iterator[NamedBroker | OwnBroker | MockBroker]:
+    """A Kafka that answers, shared by the tests of this process."""
+    with running_broker() as broker:
+        pytestconfig.stash[BROKERS].add(broker.told)
+        yield broker
 
 
 @pytest_asyncio.fixture(loop_scope="session")

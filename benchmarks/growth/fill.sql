@@ -69,7 +69,7 @@ messages AS (
                'currency', 'RUB', 'user_id', user_id, 'plan_id', 'monthly',
                'subscription_id', subscription_id, 'period_start', at,
                'period_end', at + interval '30 days'),
-           n, at, at
+           nextval('outbox_positions'), at, at
       FROM new
 )
 INSERT INTO audit_log (at, event_id, action, success, details)

@@ -1,4 +1,4 @@
-"""Whatever is cut off or killed: nothing is lost, nothing is taken twice, each key keeps its order."""
+"""Whatever is cut off or killed: nothing is lost or taken twice, and each key keeps its order."""
 
 import asyncio
 import os

@@ -34,8 +34,6 @@ ELSEWHERE: Final = (
     Point.HEARD,
     Point.ANSWER_SAVED,
     Point.TOLD,
-    Point.RELAY_READ,
-    Point.PUBLISHED,
     Point.FETCHED,
     Point.TAKEN,
     Point.TAKEN_FOR_GOOD,

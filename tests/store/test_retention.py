@@ -430,6 +430,66 @@ async def test_only_what_was_published_leaves_the_outbox(house: House) -> None:
     assert await house.rows("SELECT count(*) FROM outbox") == [12]
 
 
+async def test_what_a_group_has_not_taken_stays_while_the_group_comes(house: House) -> None:
+    """DAT-3 BUS-1: one that was not seen for that long, or reads elsewhere, holds up nothing."""
+    await outbox(house, 9, LIMIT_30 - 2 * DAY, LIMIT_30 - DAY)
+    await house.run("UPDATE outbox SET pos = seq")
+
+    async def left_with(**cursor: object) -> int:
+        await house.run("TRUNCATE bus_cursors")
+        usual = {"consumer": "c", "about": "payment", "pos": 4, "lag": None, "seen_at": LIMIT_30}
+        await house.run(
+            "INSERT INTO bus_cursors (consumer, about, pos, lag, seen_at)"
+            " VALUES ($1, $2, $3, $4, $5)",
+            *(usual | cursor).values(),
+        )
+        await house.once(sweep_of("outbox"))
+        (number,) = await house.rows("SELECT count(*) FROM outbox")
+        return int(number)
+
+    assert await left_with() == 5
+    assert await left_with(pos=6) == 3
+    assert await left_with(about="other") == 0
+    await outbox(house, 2, LIMIT_30 - 2 * DAY, LIMIT_30 - DAY)
+    await house.run("UPDATE outbox SET pos = seq")
+    assert await left_with(lag=7, seen_at=NOW) == 0
+    await outbox(house, 2, LIMIT_30 - 2 * DAY, LIMIT_30 - DAY)
+    await house.run("UPDATE outbox SET pos = seq")
+    assert await left_with(seen_at=LIMIT_30 - SECOND) == 0
+
+
+async def test_what_was_taken_is_forgotten_later_than_topics_keep_it(house: House) -> None:
+    """DAT-3 QRY-1: eight days by default, in pages."""
+    limit = NOW - 8 * DAY
+    await house.run(
+        "INSERT INTO processed_events (consumer, event_id, processed_at)"
+        " SELECT 'c', gen_random_uuid(), $1::timestamptz + n * interval '1 second'"
+        " FROM generate_series(-7, 2) AS n",
+        limit,
+    )
+    task = sweep_of("processed_events")
+    task.page = 3
+    await house.once(task)
+    assert await house.rows("SELECT count(*) FROM processed_events") == [3]
+    assert await house.rows("SELECT min(processed_at) FROM processed_events") == [limit]
+    assert not [
+        one for one in sweeps(RetentionSettings(processed_events_days=0)) if one.name == task.name
+    ]
+
+
+async def test_a_dead_letter_of_the_bus_stays_until_it_is_taken(house: House) -> None:
+    """DAT-3 BUS-1"""
+    await house.run(
+        "INSERT INTO bus_dead_letters (consumer, event_id, topic, key, type, version, time, body,"
+        " error, attempts, died_at, retried_at, taken_at) SELECT 'c', gen_random_uuid(), 't', 'k',"
+        " 't', 1, at, '', 'e', 1, at, CASE WHEN n > 2 THEN at END, CASE WHEN n > 2 THEN at END"
+        " FROM generate_series(1, 5) AS n, CAST($1 AS timestamptz) AS at",
+        NOW - 401 * DAY,
+    )
+    await house.once(sweep_of("bus_dead_letters"))
+    assert await house.rows("SELECT count(*) FROM bus_dead_letters") == [2]
+
+
 async def keys(house: House, number: int, at: datetime) -> None:
     """As many keys of events that arrived in that millisecond."""
     prefix = first_id_at(at).hex[:12]

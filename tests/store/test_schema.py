@@ -226,6 +226,18 @@ FINDING: dict[str, Any] = {
     "first_seen_at": NOW,
     "last_seen_at": NOW,
 }
+DEAD_MESSAGE: dict[str, Any] = {
+    "consumer": "c",
+    "event_id": UUID(int=1),
+    "topic": "t",
+    "key": "k",
+    "type": "t",
+    "version": 1,
+    "time": NOW,
+    "body": b"{}",
+    "error": "e",
+    "attempts": 1,
+}
 RIGHT = {
     "webhook_events": EVENT,
     "payments": PAYMENT,
@@ -248,11 +260,17 @@ RIGHT = {
     "notice_messages": MESSAGE,
     "reconciliations": RECONCILIATION,
     "reconciliation_findings": FINDING,
+    "bus_cursors": {"consumer": "c", "about": "a"},
+    "bus_dead_letters": DEAD_MESSAGE,
 }
 OTHER_ID = UUID(int=9)
 FAILED = {"status": "FAILED_FINAL", "error_code": "MALFORMED"}
 
 WRONG: list[tuple[str, str, dict[str, Any]]] = [
+    ("bus_cursors", "bus_cursors_pos", {"pos": -1}),
+    ("bus_cursors", "bus_cursors_lag", {"lag": -1}),
+    ("bus_dead_letters", "bus_dead_letters_attempts", {"attempts": 0}),
+    ("bus_dead_letters", "bus_dead_letters_taken", {"taken_at": NOW}),
     ("reconciliations", "reconciliations_status", {"status": "BEGUN"}),
     ("reconciliations", "reconciliations_times", {"status": "RUNNING"}),
     ("reconciliations", "reconciliations_times", {"status": "DONE"}),

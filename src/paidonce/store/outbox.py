@@ -37,8 +37,7 @@ class Fact:
 async def add(connection: Connection, facts: Sequence[Fact]) -> None:
     """Tell of these, in this order, if and when the transaction commits.
 
-    The rows of the things that they are about have to be locked. The version and the time of each
-    are told in its body, too.
+    The rows of the things that they are about have to be locked.
     """
     if facts:
         await QUERIES["add"].run(connection, messages=[_row(fact) for fact in facts])
@@ -46,7 +45,7 @@ async def add(connection: Connection, facts: Sequence[Fact]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A fact as it stands in the outbox."""
+    """A fact as it stands in the outbox. Its body tells the version and the time, too."""
 
     place: int
     """`seq` of what is unpublished, `pos` of what is published."""
@@ -98,9 +97,8 @@ async def backlog(connection: Connection) -> Backlog:
 
 
 def _row(fact: Fact) -> tuple[object, ...]:
-    said = {**fact.said, "version": fact.version, "occurred_at": fact.at}
-    body = orjson.dumps(said, default=str).decode()
-    return (fact.id, fact.about, fact.key, fact.type, fact.version, body, fact.at)
+    said = orjson.dumps(fact.said, default=str).decode()
+    return (fact.id, fact.about, fact.key, fact.type, fact.version, said, fact.at)
 
 
 def _entry(place: int, row: asyncpg.Record, published_at: datetime | None = None) -> Entry:

@@ -9,8 +9,8 @@ SELECT id, aggregate_type, aggregate_id, type, version, payload, occurred_at
 -- name: unpublished
 -- What is left is what has no flag, never what lies after a position: a transaction that took a
 -- smaller number may commit after one that took a greater.
-SELECT seq, id, aggregate_type AS about, aggregate_id AS key, type, version, payload::text AS body,
-       occurred_at
+SELECT seq, id, aggregate_type AS about, aggregate_id AS key, type, version, occurred_at,
+       (payload || jsonb_build_object('version', version, 'occurred_at', occurred_at))::text AS body
   FROM outbox
  WHERE published_at IS NULL
  ORDER BY seq
@@ -29,8 +29,10 @@ UPDATE outbox AS o
 
 -- name: after
 -- Of each topic the next messages after a position in it, in the order of their positions.
-SELECT m.pos, m.id, c.about, m.aggregate_id AS key, m.type, m.version, m.payload::text AS body,
-       m.occurred_at, m.published_at
+SELECT m.pos, m.id, c.about, m.aggregate_id AS key, m.type, m.version, m.occurred_at,
+       m.published_at,
+       (m.payload
+        || jsonb_build_object('version', m.version, 'occurred_at', m.occurred_at))::text AS body
   FROM unnest(:about::text[], :pos::bigint[]) AS c (about, pos),
        LATERAL (SELECT o.* FROM outbox AS o
                  WHERE o.aggregate_type = c.about AND o.pos IS NOT NULL AND o.pos > c.pos

@@ -74,13 +74,14 @@ SELECT (SELECT count(*) FROM gone) AS deleted,
   FROM seen;
 
 -- name: processed_events
+-- These rows are never changed, so that they stay where they are found.
 WITH gone AS (
     DELETE FROM processed_events
-     WHERE (consumer, event_id) IN (
-         SELECT consumer, event_id FROM processed_events
+     WHERE ctid = ANY (ARRAY(
+         SELECT ctid FROM processed_events
           WHERE processed_at < :before::timestamptz
           ORDER BY processed_at
-          LIMIT :limit::bigint)
+          LIMIT :limit::bigint))
     RETURNING 1
 )
 SELECT count(*) AS deleted, :after::bigint AS next, count(*) = :limit AS more FROM gone;

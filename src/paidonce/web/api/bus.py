@@ -33,7 +33,7 @@ def add_to(api: FastAPI) -> None:
         """Messages that a group of consumers could not take, the newest first."""
         return page(await verbs.dead_messages(limit=limit, cursor=cursor, consumer=consumer))
 
-    @api.post("/api/v1/bus/dead-letters/{letter_id}/retry", status_code=202, tags=["bus"])
+    @api.post("/api/v1/bus/dead-letters/{letter_id}/retry", tags=["bus"])
     async def retry_dead_message(
         letter_id: LetterId, verbs: Verbs, actor: Operator
     ) -> DeadMessageView:

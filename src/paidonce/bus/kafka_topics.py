@@ -1,0 +1,119 @@
+"""Topics: made where they are missing, and how much of them a group has not read."""
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from typing import Any, Final
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.cimpl import NewTopic
+
+from paidonce.bus.kafka_options import KafkaOptions, group_id
+from paidonce.errors import BusAwayError
+
+TIMEOUT_S: Final = 10.0
+KEPT_MS: Final = 7 * 24 * 3600 * 1000
+"""Less than `processed_events` are, so that nothing is forgotten that may still come again."""
+FOR_EVER_MS: Final = -1
+
+_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_FORBIDDEN: Final = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+
+
+class Topics:
+    """The topics of one Kafka. Everything here blocks and may be called from any thread."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._options = options
+        self._client: AdminClient | None = None
+        self._known: set[str] = set()
+
+    def ensure(self, names: Collection[str]) -> None:
+        """Make those that are missing. Raises BusAwayError, which names the remedy."""
+        if self._known.issuperset(names):
+            return
+        missing = set(names) - self._partitions().keys()
+        if missing:
+            made = self._admin.create_topics([self._new(name) for name in sorted(missing)])
+            for name, future in made.items():
+                self._wait_until_made(name, future)
+        self._known.update(names)
+
+    def forget(self) -> None:
+        """Look again: one that was there may be gone."""
+        self._known.clear()
+
+    def lag(self, group: str, names: Collection[str]) -> int:
+        """How many messages are there that the group has not acknowledged. Raises BusAwayError."""
+        there = self._partitions()
+        places = [TopicPartition(name, n) for name in names for n in range(there.get(name, 0))]
+        if not places:
+            return 0
+        asked = [ConsumerGroupTopicPartitions(group_id(group), places)]
+        try:
+            done = self._admin.list_consumer_group_offsets(asked)[group_id(group)].result(TIMEOUT_S)
+            ends = self._offsets(places, _LATEST)
+            begins = self._offsets(places, _EARLIEST)
+        except (KafkaException, TimeoutError) as error:
+            raise away(error) from None
+        taken = {(at.topic, at.partition): at.offset for at in done.topic_partitions}
+        return sum(max(end - max(taken[at], begins[at]), 0) for at, end in ends.items())
+
+    def _partitions(self) -> Mapping[str, int]:
+        try:
+            topics = self._admin.list_topics(timeout=TIMEOUT_S).topics
+        except KafkaException as error:
+            raise away(error) from None
+        return {name: len(topic.partitions) for name, topic in topics.items()}
+
+    def _offsets(
+        self, places: Collection[TopicPartition], spec: OffsetSpec
+    ) -> Mapping[tuple[str, int], int]:
+        asked = self._admin.list_offsets(dict.fromkeys(places, spec))
+        return {
+            (at.topic, at.partition): future.result(TIMEOUT_S).offset
+            for at, future in asked.items()
+        }
+
+    def _new(self, name: str) -> NewTopic:
+        is_for_dead_letters = name.endswith(".dlq")
+        partitions = 1 if is_for_dead_letters else self._options.partitions
+        kept_ms = FOR_EVER_MS if is_for_dead_letters else KEPT_MS
+        config = {"retention.ms": str(kept_ms)}
+        return NewTopic(name, partitions, self._options.replication, config=config)
+
+    def _wait_until_made(self, name: str, future: "Future[Any]") -> None:
+        try:
+            future.result(TIMEOUT_S)
+        except (KafkaException, TimeoutError) as error:
+            code = error.args[0].code() if isinstance(error, KafkaException) else None
+            if code == KafkaError.TOPIC_ALREADY_EXISTS:
+                return
+            if code in _FORBIDDEN:
+                raise BusAwayError(
+                    f"Kafka does not let us make topic {name}: make it with "
+                    f"{self._new(name).num_partitions} partitions, or allow CREATE on it"
+                ) from None
+            raise away(error) from None
+
+    @property
+    def _admin(self) -> AdminClient:
+        if self._client is None:
+            self._client = AdminClient(self._options.admin())
+        return self._client
+
+
+def away(error: Exception) -> BusAwayError:
+    """The same, without what a broker or a library may have quoted."""
+    said = error.args[0] if error.args else None
+    code = said.name() if isinstance(said, KafkaError) else type(error).__name__
+    return BusAwayError(f"Kafka does not take or give anything now: {code}")

@@ -1,0 +1,196 @@
+"""What every bus does alike, from the outbox to the consumers: PostgreSQL and Kafka."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from paidonce.bus.consumer import Consumer
+from paidonce.bus.contract import Bus, Reader
+from paidonce.bus.messages import Message
+from paidonce.bus.postgres import PostgresBus
+from paidonce.bus.relay import LOCK, Relay
+from paidonce.errors import MessageRefusedError
+from paidonce.store import cursors
+from paidonce.store.db import Database
+from paidonce.store.locks import held_by_us
+from paidonce.store.outbox import Fact
+from paidonce.store.queries import Connection
+from tests.brokers.kafka import fresh_name
+from tests.bus.conftest import GROUP
+from tests.bus.reading import until, versions_by_key
+from tests.bus.traffic import AT_ONCE, check, follow, followed, rows, told
+
+THINGS: Final = ("a", "b", "c", "d")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A bus with both of its ends, and what is sent over it."""
+
+    bus: Bus
+    database: Database
+    about: str
+
+    async def put(self, *keys: str) -> list[Fact]:
+        """Change things, tell of it, and publish what was told."""
+        facts = await told(self.database, *keys, about=self.about)
+        relay = Relay(self.database, self.bus)
+        connection = await self.database.dedicated()
+        async with held_by_us(connection, LOCK) as is_ours:
+            assert is_ours
+            await until(lambda: _is_drained(relay, connection))
+        connection.terminate()
+        return facts
+
+    async def reader(self, group: str = GROUP) -> Reader:
+        async with self.database.connection() as connection:
+            await cursors.appear(connection, group, [self.about])
+        return self.bus.reader(group, [self.about])
+
+    async def take(self, reader: Reader, number: int, limit: int = 100) -> list[Message]:
+        """Take so many for good."""
+        found: list[Message] = []
+
+        async def is_enough() -> bool:
+            async with self.database.transaction() as connection:
+                batch = await reader.fetch(connection, limit)
+                await reader.settle(connection)
+            await reader.acknowledge()
+            found.extend(batch)
+            return len(found) >= number
+
+        await until(is_enough)
+        return found
+
+    async def look(self, reader: Reader, limit: int = 100) -> list[Message]:
+        """Fetch some, and do not take them."""
+        found: list[Message] = []
+
+        async def is_there() -> bool:
+            connection = await self.database.dedicated()
+            begun = connection.transaction()
+            await begun.start()
+            found.extend(await reader.fetch(connection, limit))
+            await begun.rollback()
+            connection.terminate()
+            await reader.rewind()
+            return bool(found)
+
+        await until(is_there)
+        return found
+
+    def consumer(self, **given: Any) -> Consumer:
+        usual: dict[str, Any] = {"name": GROUP, "take": follow_all, "retries": AT_ONCE}
+        return Consumer(self.bus, self.database, about=[self.about], **(usual | given))
+
+
+@pytest.fixture(params=["postgres", "kafka"])
+def line(request: pytest.FixtureRequest, database: Database) -> Line:
+    if request.param == "postgres":
+        return Line(PostgresBus(), database, "thing")
+    return Line(request.getfixturevalue("bus"), database, request.getfixturevalue("about"))
+
+
+async def test_each_key_keeps_its_order_and_nothing_is_missing(line: Line) -> None:
+    """BUS-1"""
+    facts = [fact for _ in range(5) for fact in await line.put(*THINGS)]
+    reader = await line.reader()
+    got = await line.take(reader, len(facts), limit=7)
+    assert versions_by_key(got) == {key: [1, 2, 3, 4, 5] for key in THINGS}
+    told_of = {(one.id, one.key, one.type, one.version, one.at) for one in facts}
+    assert {(one.id, one.key, one.type, one.version, one.time) for one in got} == told_of
+    await reader.close()
+
+
+async def test_what_was_not_taken_comes_again_in_its_order(line: Line) -> None:
+    """BUS-1"""
+    await line.put(*THINGS)
+    await line.put(*THINGS)
+    reader = await line.reader()
+    seen = [one for limit in (1, 3, 100) for one in await line.look(reader, limit)]
+    got = await line.take(reader, 8)
+    assert {one.id for one in seen} <= {one.id for one in got}
+    assert versions_by_key(got) == {key: [1, 2] for key in THINGS}
+    await reader.close()
+
+
+async def test_the_next_reader_goes_on_after_what_was_taken(line: Line) -> None:
+    """BUS-1"""
+    await line.put(*THINGS)
+    first = await line.reader()
+    await line.take(first, 4)
+    later = await line.put(*THINGS)
+    await line.look(first)
+    await first.close()
+    second = await line.reader()
+    assert {one.id for one in await line.take(second, 4)} == {one.id for one in later}
+    await second.close()
+
+
+async def test_each_group_gets_all(line: Line) -> None:
+    """BUS-1: one that comes late, too."""
+    await line.put(*THINGS)
+    for group in (GROUP, fresh_name("late")):
+        reader = await line.reader(group)
+        assert len(await line.take(reader, 4)) == 4
+        await reader.close()
+
+
+async def test_consumers_of_a_group_take_each_message_once_while_they_come_and_go(
+    line: Line,
+) -> None:
+    """BUS-1"""
+    consumers = [line.consumer(max_batch=5) for _ in range(3)]
+    running = [asyncio.create_task(one.run()) for one in consumers]
+    for number in range(1, 5):
+        await line.put(*THINGS, *THINGS)
+        await until_followed(line, number * 8)
+        if number < 3:
+            await consumers[number].stop()
+            running[number].cancel()
+    await consumers[0].stop()
+    await asyncio.wait(running)
+    await check(line.database, [GROUP])
+
+
+async def test_a_message_that_cannot_be_taken_is_buried_and_the_others_are_taken(
+    line: Line,
+) -> None:
+    """BUS-1"""
+
+    async def take(connection: Connection, messages: Sequence[Message]) -> None:
+        await follow(connection, messages, GROUP)
+        if any(one.key == "b" for one in messages):
+            raise MessageRefusedError("nobody wants it")
+
+    await line.put(*THINGS)
+    consumer = line.consumer(take=take)
+
+    async def is_buried() -> bool:
+        await consumer.run_once()
+        return len(await rows(line.database, "SELECT 1 FROM bus_dead_letters")) == 1
+
+    await until(is_buried)
+    await until_followed(line, 3, consumer)
+    await consumer.close()
+    assert sorted(await followed(line.database, GROUP)) == [("a", 1), ("c", 1), ("d", 1)]
+
+
+async def follow_all(connection: Connection, messages: Sequence[Message]) -> None:
+    await follow(connection, messages, GROUP)
+
+
+async def until_followed(line: Line, number: int, consumer: Consumer | None = None) -> None:
+    async def is_followed() -> bool:
+        if consumer is not None:
+            await consumer.run_once()
+        return len(await followed(line.database, GROUP)) >= number
+
+    await until(is_followed)
+
+
+async def _is_drained(relay: Relay, connection: Connection) -> bool:
+    return await relay.run_once(connection) == 0

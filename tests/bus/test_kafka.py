@@ -1,0 +1,266 @@
+"""Kafka as a bus: what is published, read, acknowledged, rewound and buried."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from paidonce.bus.cloud_events import MAX_BODY_BYTES, headers_of
+from paidonce.bus.kafka import KafkaBus
+from paidonce.bus.kafka_reader import KafkaReader
+from paidonce.bus.messages import TOPIC_PREFIX, Message
+from paidonce.store.queries import Connection
+from tests.brokers.kafka import Broker, fresh_name
+from tests.bus.conftest import GROUP, OpenBus
+from tests.bus.reading import DEADLINE_S, lives, message, read, until, versions_by_key
+
+
+@asynccontextmanager
+async def reading(bus: KafkaBus, about: str, group: str = GROUP) -> AsyncIterator[KafkaReader]:
+    reader = bus.reader(group, [about])
+    try:
+        yield reader
+    finally:
+        await reader.close()
+
+
+async def test_what_is_published_is_read_as_it_was_in_order_for_each_key(
+    bus: KafkaBus, about: str, connection: Connection
+) -> None:
+    """BUS-1"""
+    sent = lives(about, keys=20, versions=10)
+    await bus.publish(sent)
+    async with reading(bus, about) as reader:
+        got = await read(reader, connection, len(sent))
+    as_sent = [replace(one, published_at=None) for one in got]
+    assert sorted(as_sent, key=lambda one: one.id) == sent
+    assert all(one.published_at is not None for one in got)
+    assert versions_by_key(got) == versions_by_key(sent)
+
+
+async def test_what_was_not_acknowledged_comes_again_after_a_rewind(
+    bus: KafkaBus, about: str, connection: Connection
+) -> None:
+    """BUS-1"""
+    await bus.publish(lives(about, keys=5, versions=4))
+    async with reading(bus, about) as reader:
+        first = await fetched(reader, connection)
+        await reader.rewind()
+        again = await read(reader, connection, 20)
+    assert {one.id for one in first} <= {one.id for one in again}
+    assert len(again) == 20
+
+
+async def test_what_a_fetch_that_was_cut_off_has_got_comes_again(
+    bus: KafkaBus, about: str, connection: Connection
+) -> None:
+    """BUS-1: the caller never saw it, and never said what became of it."""
+    async with reading(bus, about) as reader:
+        await reader.fetch(connection, 1)
+        await bus.publish(lives(about, keys=3, versions=2))
+        for _ in range(20):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await reader.fetch(connection, 10)
+        assert len(await read(reader, connection, 6)) == 6
+
+
+async def test_a_new_reader_goes_on_after_what_was_acknowledged(
+    open_bus: OpenBus, about: str, connection: Connection
+) -> None:
+    """BUS-1"""
+    bus = open_bus()
+    taken, left = lives(about, keys=4, versions=2), lives(about, keys=4, versions=3)
+    await bus.publish(taken)
+    async with reading(bus, about) as reader:
+        await read(reader, connection, len(taken))
+        await bus.publish(left)
+        await fetched(reader, connection)
+    async with reading(open_bus(), about) as reader:
+        got = await read(reader, connection, len(left))
+    assert {one.id for one in got} == {one.id for one in left}
+
+
+async def test_groups_read_the_same_messages_each_on_its_own(
+    bus: KafkaBus, about: str, connection: Connection
+) -> None:
+    """BUS-1"""
+    await bus.publish(lives(about, keys=3, versions=2))
+    other = fresh_name("others")
+    async with reading(bus, about) as one, reading(bus, about, other) as two:
+        assert len(await read(one, connection, 6)) == len(await read(two, connection, 6)) == 6
+
+
+async def test_readers_of_one_group_share_the_keys(
+    open_bus: OpenBus, about: str, connection: Connection
+) -> None:
+    """BUS-1: none is lost while the second one comes and the first one goes."""
+    bus, got = open_bus(), list[Message]()
+    async with reading(open_bus(), about) as second:
+        async with reading(bus, about) as first:
+            shares = {"first": 0, "second": 0}
+            number = 0
+            while 0 in shares.values():
+                sent = lives(about, keys=30, versions=1)
+                number += len(sent)
+                await bus.publish(sent)
+                for name, reader in (("first", first), ("second", second)):
+                    batch = await reader.fetch(connection, 100)
+                    await reader.acknowledge()
+                    shares[name] += len(batch)
+                    got += batch
+                assert number < 30 * 500, shares
+        got += await read(second, connection, number - len(got))
+    assert len({one.id for one in got}) == number
+
+
+async def test_lag_is_what_the_group_has_not_acknowledged(
+    bus: KafkaBus, about: str, connection: Connection
+) -> None:
+    """BUS-1"""
+    async with reading(bus, about) as reader:
+        await reader.fetch(connection, 1)
+        await bus.publish(lives(about, keys=5, versions=4))
+        assert await reader.lag(connection) == 20
+        await fetched(reader, connection)
+        await reader.rewind()
+        assert await reader.lag(connection) == 20
+        await read(reader, connection, 20)
+        assert await reader.lag(connection) == 0
+
+
+async def test_a_buried_message_is_found_with_its_error(
+    kafka: Broker, bus: KafkaBus, about: str, connection: Connection
+) -> None:
+    """BUS-1"""
+    sent = message(about, "thing", 1)
+    await bus.publish([sent])
+    async with reading(bus, about) as reader:
+        await reader.bury(connection, (await fetched(reader, connection))[0], "no such thing", 5)
+    (dead,) = dead_letters(kafka, about, 1)
+    headers = dict(dead.headers())
+    assert (dead.key(), dead.value()) == (sent.key.encode(), sent.body)
+    assert headers.items() >= dict(headers_of(sent)).items()
+    assert (headers["dlq_error"], headers["dlq_attempts"]) == (b"no such thing", b"5")
+
+
+GOOD: Final = {
+    "ce_specversion": "1.0",
+    "ce_type": "ThingHappened",
+    "ce_time": "2026-01-02T03:04:05Z",
+}
+GOOD_ID: Final = "01890000-0000-7000-8000-000000000001"
+FOREIGN: Final[dict[str, dict[str, Any]]] = {
+    "no headers": {"headers": {}},
+    "no id": {"headers": {"ce_id": None}},
+    "an id that is no UUID": {"headers": {"ce_id": "7"}},
+    "another version of the specification": {"headers": {"ce_specversion": "0.3"}},
+    "a time without a zone": {"headers": {"ce_time": "2026-01-02T03:04:05"}},
+    "no time": {"headers": {"ce_time": "yesterday"}},
+    "a number that is none": {"headers": {"ce_sequence": "-1"}},
+    "a number that no column holds": {"headers": {"ce_sequence": "9223372036854775808"}},
+    "a header that is no text": {"headers": {"ce_type": b"\xff"}},
+    "a NUL character": {"headers": {"ce_type": b"Thing\0"}},
+    "no key": {"key": None},
+    "an endless key": {"key": b"k" * 100_000},
+    "a tombstone": {"value": None},
+    "no JSON": {"value": b"<thing/>"},
+    "no JSON object": {"value": b"[1]"},
+    "an endless body": {"value": b'{"a": "' + b"x" * MAX_BODY_BYTES + b'"}'},
+    "endless headers": {"headers": {f"h{number}": "x" * 1000 for number in range(100)}},
+}
+
+
+async def test_foreign_messages_are_buried_at_once_and_ours_go_on(
+    kafka: Broker, bus: KafkaBus, about: str, connection: Connection
+) -> None:
+    """BUS-1: anybody may write to a topic, and nobody may stop it."""
+    before, after = message(about, "thing", 1), message(about, "thing", 2)
+    await bus.publish([before])
+    send_foreign(kafka, about)
+    await bus.publish([after])
+    async with reading(bus, about) as reader:
+        got = await read(reader, connection, 2, limit=5)
+        await until(lambda: has_no_lag(reader, connection))
+    assert [one.id for one in got if one.key == "thing"] == [before.id, after.id]
+    dead = dead_letters(kafka, about, len(FOREIGN))
+    assert len(dead) == len(FOREIGN)
+    assert all({"dlq_error", "dlq_offset"} <= dict(one.headers()).keys() for one in dead)
+
+
+async def test_a_foreign_message_is_buried_once_however_often_its_batch_comes_again(
+    kafka: Broker, bus: KafkaBus, about: str, connection: Connection
+) -> None:
+    """BUS-1"""
+    await bus.publish([message(about, "thing", 1)])
+    send_foreign(kafka, about, "thing")
+    async with reading(bus, about) as reader:
+        for _ in range(3):
+            await fetched(reader, connection, 2)
+            await reader.rewind()
+        await read(reader, connection, 1)
+        await until(lambda: has_no_lag(reader, connection))
+    assert len(dead_letters(kafka, about, 1)) == 1
+
+
+async def test_the_loop_goes_on_while_a_fetch_waits(
+    bus: KafkaBus, about: str, connection: Connection
+) -> None:
+    """BUS-1"""
+    async with reading(bus, about) as reader:
+        waiting = asyncio.create_task(reader.fetch(connection, 10))
+        turns = 0
+        while not waiting.done():
+            await asyncio.sleep(0)
+            turns += 1
+    assert turns > 100
+
+
+async def fetched(reader: KafkaReader, connection: Connection, number: int = 1) -> list[Message]:
+    """The next batch that is not empty."""
+    for _ in range(int(DEADLINE_S / 0.2)):
+        if batch := await reader.fetch(connection, 100):
+            return list(batch)
+    raise AssertionError("nothing came")
+
+
+async def has_no_lag(reader: KafkaReader, connection: Connection) -> bool:
+    await reader.fetch(connection, 100)
+    await reader.acknowledge()
+    return await reader.lag(connection) == 0
+
+
+def send_foreign(kafka: Broker, about: str, only_key: str = "") -> None:
+    """All kinds of messages that are none of ours; or one that is broken, with this key."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "partitioner": "murmur2_random"})
+    topic = TOPIC_PREFIX + about
+    if only_key:
+        producer.produce(topic, b"no JSON", only_key.encode())
+    for wrong in [] if only_key else FOREIGN.values():
+        headers = {**GOOD, "ce_id": GOOD_ID, **wrong.get("headers", {})}
+        if wrong.get("headers") == {}:
+            headers = {}
+        sent = {"value": b"{}", "key": b"thing", **wrong, "headers": headers}
+        producer.produce(topic, **sent)
+    assert producer.flush(DEADLINE_S) == 0
+
+
+def dead_letters(kafka: Broker, about: str, number: int) -> list[Any]:
+    """All that are there, once so many are, as a tool of somebody else finds them."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": fresh_name("tool"),
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([f"{TOPIC_PREFIX}{about}.{GROUP}.dlq"])
+    try:
+        found = consumer.consume(number, DEADLINE_S)
+        return found + consumer.consume(1, 0.5)
+    finally:
+        consumer.close()
