@@ -2,8 +2,13 @@
 
 from collections.abc import Iterator
 
+import jsonschema_rs
+import orjson
 import pytest
 
+from paidonce.bus.schemas import schemas
+from paidonce.store import outbox
+from paidonce.store.db import open_database
 from tests.gateways.paying import Manners, PayingGateway, running
 from tests.service import started_service
 from tests.services.payer import Payer, config_for, until
@@ -228,6 +233,21 @@ def test_a_refund_at_the_gateway_is_for_a_person(payer: Payer) -> None:
     assert (told.http, told.json["status"]) == (200, "accepted")
     event = payer.service.api("GET", f"/events/{told.json['event_id']}").json
     assert (event["status"], event["error_code"]) == ("FAILED_FINAL", "NON_SUCCESS_STATUS")
+
+
+async def test_what_is_told_is_as_its_schemas_say(payer: Payer) -> None:
+    """BUS-1 SVC-1: every event that these tests have led to."""
+    database = await open_database(payer.database_url)
+    try:
+        async with database.connection() as connection:
+            told = await outbox.after(connection, {"wallet-payment": 0, "gateway-callback": 0}, 500)
+    finally:
+        await database.close()
+    known = schemas()
+    for one in told:
+        checker = jsonschema_rs.validator_for(known[one.type], validate_formats=True)
+        assert checker.is_valid(orjson.loads(one.body)), one
+    assert {one.type for one in told} == {name for name in known if name.startswith("P")}
 
 
 def test_the_gateway_knows_the_key_and_nobody_else_hears_of_it(payer: Payer) -> None:
