@@ -238,7 +238,39 @@ DEAD_MESSAGE: dict[str, Any] = {
     "error": "e",
     "attempts": 1,
 }
+WALLET_PAYMENT: dict[str, Any] = {
+    "payment_id": "p-1",
+    "wallet_id": UUID(int=7),
+    "source_id": 1,
+    "amount_minor": 1,
+    "currency": "RUB",
+    "request_hash": b"",
+    "status": "PROCESSING",
+    "ask_at": NOW,
+    "created_at": NOW,
+    "updated_at": NOW,
+}
+CALLBACK: dict[str, Any] = {
+    "id": UUID(int=11),
+    "source_id": 1,
+    "transaction_id": "tx-1",
+    "says": "pending",
+    "event_id": UUID(int=12),
+    "try_at": NOW,
+    "received_at": NOW,
+}
+PAYMENT_VIEW: dict[str, Any] = {
+    "payment_id": "p-1",
+    "status": "PROCESSING",
+    "amount_minor": 1,
+    "currency": "RUB",
+    "version": 2,
+    "updated_at": NOW,
+}
 RIGHT = {
+    "wallet_payments": WALLET_PAYMENT,
+    "gateway_callbacks": CALLBACK,
+    "payment_views": PAYMENT_VIEW,
     "webhook_events": EVENT,
     "payments": PAYMENT,
     "subscriptions": SUBSCRIPTION,
@@ -267,6 +299,20 @@ OTHER_ID = UUID(int=9)
 FAILED = {"status": "FAILED_FINAL", "error_code": "MALFORMED"}
 
 WRONG: list[tuple[str, str, dict[str, Any]]] = [
+    ("wallet_payments", "wallet_payments_amount", {"amount_minor": 0}),
+    ("wallet_payments", "wallet_payments_status", {"status": "PAID", "ask_at": None}),
+    ("wallet_payments", "wallet_payments_failure", {"status": "FAILED", "ask_at": None}),
+    ("wallet_payments", "wallet_payments_failure", {"failure": "DECLINED"}),
+    ("wallet_payments", "wallet_payments_asked", {"status": "COMPLETED"}),
+    ("gateway_callbacks", "gateway_callbacks_says", {"says": "perhaps"}),
+    (
+        "gateway_callbacks",
+        "gateway_callbacks_status",
+        {"status": "LOST", "try_at": None, "ended_at": NOW},
+    ),
+    ("gateway_callbacks", "gateway_callbacks_ended", {"status": "DONE", "try_at": None}),
+    ("gateway_callbacks", "gateway_callbacks_tried", {"try_at": None}),
+    ("payment_views", "payment_views_status", {"status": "PAID"}),
     ("bus_cursors", "bus_cursors_pos", {"pos": -1}),
     ("bus_cursors", "bus_cursors_lag", {"lag": -1}),
     ("bus_dead_letters", "bus_dead_letters_attempts", {"attempts": 0}),
@@ -473,6 +519,8 @@ async def test_every_check_of_the_schema_has_a_row_that_it_refuses(connection: C
         ("users", {"id": OTHER_ID, "email": "a@B"}),
         ("subscriptions", {"id": OTHER_ID, "status": "INACTIVE"}),
         ("orders", {"id": OTHER_ID, "amount_minor": 5}),
+        ("wallet_payments", {"amount_minor": 5}),
+        ("gateway_callbacks", {"id": OTHER_ID, "event_id": OTHER_ID}),
         ("reservations", {"amount_minor": 6, "status": "RELEASED", "ended_at": NOW}),
         ("sources", {"provider": "stripe"}),
         ("api_keys", {"id": OTHER_ID, "name": "other"}),
