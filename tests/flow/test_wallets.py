@@ -1,8 +1,11 @@
 """Wallets over HTTP: reservations, repeats, races, the ledger and what it says of the past."""
 
+import json
+import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -291,3 +294,24 @@ def test_two_servers_on_one_database(start_service: StartService) -> None:
         for name in [first, *others]
     )
     assert standing(shops[1], wallet) == (f"{1000 - spent:.2f}", "0.00", f"{1000 - spent:.2f}")
+
+
+HOWTO: Final = Path(__file__).parents[2] / "docs" / "howto" / "wallet.md"
+
+
+def test_the_calls_that_the_howto_shows_work(start_service: StartService) -> None:
+    """USE-6: one after the other, as they stand there."""
+    shop = Shop(start_service(CONFIG))
+    text = HOWTO.read_text(encoding="utf-8")
+    calls = re.findall(r"```http\n(\w+) /api/v1(\S+)\n(.*?)\n?```", text, re.DOTALL)
+    assert len(calls) == 10
+    wallet = ""
+    for method, path, body in calls:
+        said = json.loads(body.replace("{wallet}", wallet)) if body else None
+        reply = shop.service.api(method, path.replace("{wallet}", wallet), said)
+        assert reply.http in (200, 201), (path, reply.body)
+        if path == "/wallets":
+            wallet = reply.json["id"]
+        if path == "/orders":
+            shop.paid(shop.name("paid"), "top-up-1")
+    assert standing(shop, wallet) == ("910.00", "0.00", "910.00")

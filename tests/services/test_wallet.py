@@ -24,15 +24,16 @@ from paidonce.domain.reservations import (
     TakeAfterAll,
 )
 from paidonce.engine.janitor import Janitor
-from paidonce.errors import DatabaseAwayError, IntakeFullError
+from paidonce.errors import DatabaseAwayError, IntakeFullError, InvalidRequestError
+from paidonce.operations import Operations
 from paidonce.services.books import Books
 from paidonce.services.expiring import PAGE, Expiry
 from paidonce.services.wallet import WalletService, obey
-from paidonce.settings import RetentionSettings
+from paidonce.settings import RetentionSettings, WalletSettings
 from paidonce.store import reservations
 from paidonce.store.db import Database
 from tests.services.purse import filled, rows, standing
-from tests.store.batches import somebody_waits
+from tests.store.batches import NO_RULES, somebody_waits
 
 MANY: Final = 64
 NOW: Final = datetime.now(UTC)
@@ -484,3 +485,16 @@ async def test_what_is_read_again_equals_what_was_answered(
     assert again.reservation == committed.reservation
     assert again.reservation is not None
     assert again.reservation.status is ReservationStatus.COMMITTED
+
+
+async def test_a_setting_says_how_long_reservations_last(module_database: Database) -> None:
+    """WAL-2: unless one says otherwise itself."""
+    lasting = Operations(module_database, NO_RULES, None, WalletSettings(reservation_expires_s=0))
+    wallet_id = await filled(module_database, 100)
+    made, is_new = await lasting.reserve(wallet_id, name(), "0.10")
+    assert (made.expires_at, is_new) == (None, True)
+    made, _ = await lasting.reserve(wallet_id, name(), "0.10", expires_in_s=60)
+    assert made.expires_at == made.created_at + timedelta(seconds=60)
+    with pytest.raises(InvalidRequestError, match="expires_in_s"):
+        await lasting.reserve(wallet_id, name(), "0.10", expires_in_s=-1)
+    await lasting.wallets.stop()

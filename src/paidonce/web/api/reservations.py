@@ -1,6 +1,6 @@
 """Money that is set aside in a wallet for a payment, then taken or let go."""
 
-from typing import Annotated
+from typing import Annotated, Final
 from uuid import UUID
 
 from fastapi import FastAPI, Response, status
@@ -31,6 +31,9 @@ class Taken(BaseModel):
     amount: Text | None = None
 
 
+ALL_OF_IT: Final = Taken()
+
+
 def add_to(api: FastAPI) -> None:
     """Add these calls."""
 
@@ -55,15 +58,14 @@ def add_to(api: FastAPI) -> None:
 
     @api.post("/api/v1/reservations/{payment_id:path}/commit", tags=["reservations"])
     async def commit_reservation(
-        payment_id: Reference, verbs: Verbs, actor: Operator, body: Taken | None = None
+        payment_id: Reference, verbs: Verbs, actor: Operator, body: Taken = ALL_OF_IT
     ) -> ReservationView:
         """Take what was set aside, or a part of it; the rest is free again. A repeat does nothing.
 
         409 is `ALREADY_COMMITTED` (another amount), `ALREADY_RELEASED`, `EXPIRED`,
         `AMOUNT_TOO_LARGE`, or `INSUFFICIENT_FUNDS` where nothing was ever set aside.
         """
-        amount = None if body is None else body.amount
-        return await verbs.commit_reservation(payment_id, amount, actor)
+        return await verbs.commit_reservation(payment_id, body.amount, actor)
 
     @api.post("/api/v1/reservations/{payment_id:path}/release", tags=["reservations"])
     async def release_reservation(
