@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from benchmarks.asking import Asking
+from benchmarks.bus.run import Plan as BusPlan
+from benchmarks.bus.run import measure_buses
 from benchmarks.contender import ROOT, BenchmarkError
 from benchmarks.contenders import Paidonce, Peer, TunedPeer, TwoProcesses
 from benchmarks.databases import Databases, open_databases
@@ -58,6 +60,8 @@ MAX_ROUNDS = 100
 ROUNDS = 3
 GROWTH_ROUNDS = 9
 SEARCH_ROUNDS = 20
+BUS_EVENTS = 50_000
+BUS_ONE_BY_ONE = 2_000
 SMALL_ROWS = 10_000
 GROWTH_EVENTS = 1024
 MAX_SECONDS = 600.0
@@ -83,6 +87,10 @@ async def run(options: argparse.Namespace) -> None:
     if options.grow:
         plan = GrowthPlan(SMALL_ROWS, options.rows, options.rounds or GROWTH_ROUNDS, GROWTH_EVENTS)
         await grow(plan, open_console(), docs=DOCS if options.write else None, command=command)
+    elif options.bus:
+        buses = BusPlan(BUS_EVENTS, BUS_ONE_BY_ONE, options.seconds, options.kafka)
+        docs = DOCS if options.write else None
+        await measure_buses(buses, open_console(), docs=docs, command=command)
     elif options.search:
         asked = SearchPlan(options.rows, options.rounds or SEARCH_ROUNDS)
         await search(asked, open_console(), docs=DOCS if options.write else None, command=command)
@@ -173,6 +181,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--search", action="store_true", help="measure searches and statistics instead"
     )
+    parser.add_argument("--bus", action="store_true", help="measure relay and consumers instead")
+    parser.add_argument("--kafka", metavar="HOST:PORT", help="a broker that --bus measures, too")
     parser.add_argument(
         "--wallet", action="store_true", help="measure reserve and commit of wallets instead"
     )

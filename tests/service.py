@@ -173,9 +173,21 @@ def started_worker(
 ) -> Service:
     """Start `paidonce work` and wait until it works. It has no port."""
     process = spawned(folder, database_url, config, environment, ("work",))
+    return _without_port(folder, process, "works on what waits")
+
+
+def started_relay(
+    folder: Path, database_url: str, config: str = "", environment: Mapping[str, str] | None = None
+) -> Service:
+    """The same of `paidonce relay`."""
+    process = spawned(folder, database_url, config, environment, ("relay",))
+    return _without_port(folder, process, "publishes what is to leave")
+
+
+def _without_port(folder: Path, process: subprocess.Popen[bytes], word: str) -> Service:
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline_s and process.poll() is None:
-        if "works on what waits" in (folder / "stderr").read_text(encoding="utf-8"):
+        if word in (folder / "stderr").read_text(encoding="utf-8"):
             return Service(folder, process, port=0)
         time.sleep(0.05)
     raise _did_not_start(folder, process)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
+from uuid import uuid4
 
 import orjson
 import pytest
@@ -12,8 +13,9 @@ from paidonce import telemetry
 from paidonce.bus.consumer import Consumer, Retries
 from paidonce.bus.messages import Message
 from paidonce.domain.notices import NoticeKind
+from paidonce.engine.composing import composed, text_of
 from paidonce.errors import MessageRefusedError
-from paidonce.store import cursors, outbox
+from paidonce.store import cursors, notices, outbox
 from paidonce.store.db import Database
 from paidonce.store.queries import Connection
 from tests.bus.traffic import (
@@ -320,3 +322,19 @@ async def test_messages_taken_and_buried_are_counted(database: Database) -> None
     await drained(consumer)
     assert [now - was for now, was in zip(counts(), before, strict=True)] == [1, 1, 1]
     await consumer.close()
+
+
+async def test_people_are_told_in_words_of_a_message_that_was_buried(database: Database) -> None:
+    """OBS-5 BUS-1: which group, of what, and why; and nothing of its body."""
+    await told(database, POISON)
+    await relay_all(database)
+    picky = Picky(MessageRefusedError("no such wallet, of 990.00"))
+    consumer = follower(database, take=picky.take, told_to={NoticeKind.BUS_DEAD_LETTER: ["office"]})
+    await drained(consumer)
+    await consumer.close()
+    async with database.transaction() as connection:
+        content = composed(await notices.take(connection, "office", uuid4()))
+    words = text_of(content, 1_000)
+    assert content["subject"] == "Paidonce: 1 message not taken"
+    for word in (f"consumer {GROUP}", "type Changed", f"key {POISON}", "no such wallet, of 990.00"):
+        assert word in words

@@ -4,10 +4,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+from confluent_kafka.admin import AdminClient
+
+from tests.brokers.kafka import OwnBroker
 from tests.flow.tools import rows
 from tests.gateways.paying import Manners, PayingGateway
 from tests.service import Service, spawned, started_service
@@ -42,9 +46,10 @@ class Company:
         self._config = config
         self._started = Counter[str]()
         self.members: dict[str, Service] = {}
+        self.broker: OwnBroker | None = None
         self.kills = Counter[str]()
         self._mortals: list[subprocess.Popen[bytes]] = []
-        self._replacing: dict[str, Future[Service]] = {}
+        self._replacing: dict[str, Future[None]] = {}
 
     def start(self, role: str, roles: str | None = None) -> Service:
         self._started[role] += 1
@@ -74,10 +79,19 @@ class Company:
         if role in self._replacing:
             self._replacing[role].result()
         self.kill(role)
-        self._replacing[role] = starting.submit(self.start, role)
+        self._replacing[role] = starting.submit(self._start_again, role)
+
+    def _start_again(self, role: str) -> None:
+        if role == "broker" and self.broker is not None:
+            self.broker.start()
+        else:
+            self.start(role)
 
     def kill(self, role: str) -> None:
         self.kills[role] += 1
+        if role == "broker" and self.broker is not None:
+            self.broker.kill()
+            return
         self.members[role].process.kill()
         self.members[role].process.wait()
 
@@ -87,6 +101,14 @@ class Company:
         for mortal in self._mortals:
             mortal.kill()
             mortal.wait()
+
+
+def forget_topics(bootstrap: str, topics: Sequence[str]) -> None:
+    """What earlier tests have left there is of other databases."""
+    client = AdminClient({"bootstrap.servers": bootstrap})
+    known = client.list_topics(timeout=30).topics
+    for deleted in client.delete_topics([one for one in topics if one in known]).values():
+        deleted.result(30)
 
 
 def wait_for_the_end(database_url: str, number: int) -> None:

@@ -14,12 +14,28 @@ from typing import Final
 import pytest
 
 from paidonce.crashpoints import Point
-from tests.faults.company import MANNERS, TOP_UP, USUAL, Company, verified, wait_for_the_end
+from tests.brokers.kafka import MockBroker, NamedBroker, OwnBroker
+from tests.faults.company import (
+    MANNERS,
+    TOP_UP,
+    USUAL,
+    Company,
+    forget_topics,
+    verified,
+    wait_for_the_end,
+)
 from tests.faults.report import Experiment, Findings
 from tests.faults.sizes import SERVICE_CRASHES, SERVICE_KILLS, WALLET_PAYMENTS
 from tests.gateways.paying import PayingGateway, running
 from tests.services.payer import Payer, config_for
 
+TOPICS: Final = ("paidonce.wallet-payment", "paidonce.gateway-callback")
+KAFKA: Final = """
+[bus]
+url = "kafka://{bootstrap}"
+[bus.kafka]
+"session.timeout.ms" = 6000
+"""
 ROLES: Final = ("relay", "payments", "query")
 WALLETS: Final = 8
 SENDERS: Final = 4
@@ -33,9 +49,28 @@ def gateway() -> Iterator[PayingGateway]:
         yield gateway
 
 
+@pytest.fixture(params=["postgres", "kafka"])
+def broker(request: pytest.FixtureRequest) -> NamedBroker | OwnBroker | None:
+    """The bus: PostgreSQL itself, or this run's Kafka."""
+    if request.param == "postgres":
+        return None
+    kafka: NamedBroker | OwnBroker | MockBroker = request.getfixturevalue("kafka")
+    if isinstance(kafka, MockBroker):
+        pytest.skip("an imitation lives in one process, and these are several")
+    forget_topics(kafka.bootstrap, TOPICS)
+    return kafka
+
+
 @pytest.fixture
-def company(tmp_path: Path, database_url: str, gateway: PayingGateway) -> Iterator[Company]:
-    company = Company(tmp_path, database_url, config_for(gateway))
+def company(
+    tmp_path: Path,
+    database_url: str,
+    gateway: PayingGateway,
+    broker: NamedBroker | OwnBroker | None,
+) -> Iterator[Company]:
+    bus = "" if broker is None else KAFKA.format(bootstrap=broker.bootstrap)
+    company = Company(tmp_path, database_url, config_for(gateway) + bus)
+    company.broker = broker if isinstance(broker, OwnBroker) else None
     yield company
     company.end()
 
@@ -53,7 +88,8 @@ def test_every_payment_ends_once_whoever_is_killed(
     wallets = [payer.wallet(TOP_UP) for _ in range(WALLETS)]
     names = [f"{dice.choice(USUAL)}-{one}" for one in range(number)]
     chosen = {name: dice.choice(wallets) for name in names}
-    victims = [role for role in ROLES for _ in range(SERVICE_KILLS.at(full))]
+    roles = ROLES if company.broker is None else (*ROLES, "broker")
+    victims = [role for role in roles for _ in range(SERVICE_KILLS.at(full))]
     dice.shuffle(victims)
     with ThreadPoolExecutor(SENDERS) as senders, ThreadPoolExecutor(len(ROLES)) as starting:
         starts: list[Future[None]] = []
@@ -69,7 +105,7 @@ def test_every_payment_ends_once_whoever_is_killed(
     found = verified(company, gateway, database_url)
     findings.add(
         Experiment.SERVICES_KILLED,
-        f"{company.kills.total() - 1} kills ({', '.join(ROLES)}), {number:,} payments",
+        f"{company.kills.total() - 1} kills ({', '.join(roles)}), {number:,} payments",
         f"{found['COMPLETED']:,} paid and {found['FAILED']:,} failed, each once; wallets, "
         "payments, read model, log and gateway agree",
     )

@@ -45,8 +45,12 @@ _NONCES: Final = "tests/store/test_nonces.py::test_"
 _COUNTED: Final = "tests/store/test_statistics.py::test_"
 _SEARCHED: Final = "tests/store/test_search_plans.py::test_"
 _NOTIFYING: Final = "tests/store/test_notifying.py::test_"
+_BUS_ORDER: Final = "tests/bus/test_loss_and_order.py::test_"
+_BUS_TAKEN: Final = "tests/bus/test_consumer.py::test_"
 _BOOKS: Final = "tests/store/test_reconciling.py::test_"
 _WALLET: Final = "tests/services/test_wallet.py::test_"
+_PAYMENTS: Final = "tests/services/test_payment_service.py::test_"
+_SHOWN: Final = "tests/services/test_query_service.py::test_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -1524,6 +1528,86 @@ GUARDS: Final = (
         "    _refuse_unlocked(loaded, commands)\n",
         "",
         f"{_WALLET}a_reservation_that_comes_up_in_between_is_run_again",
+    ),
+    Guard(
+        "what is left to publish is what has no flag",
+        "BUS-1",
+        "store/outbox.sql",
+        " WHERE published_at IS NULL\n ORDER BY seq\n LIMIT :limit::bigint;\n\n-- name: mark",
+        " WHERE published_at IS NULL\n   AND seq > coalesce((SELECT max(seq) FROM outbox"
+        " WHERE pos IS NOT NULL), 0)\n ORDER BY seq\n LIMIT :limit::bigint;\n\n-- name: mark",
+        f"{_BUS_ORDER}a_late_commit_with_a_smaller_number_is_not_passed_over",
+    ),
+    Guard(
+        "a message is taken once",
+        "BUS-1",
+        "bus/consumer.py",
+        "if one.id in new and one is first[one.id]]",
+        "]",
+        f"{_BUS_TAKEN}a_message_that_comes_again_is_not_taken_again",
+        is_kin=True,
+    ),
+    Guard(
+        "the session that marks is the one that leads",
+        "BUS-1",
+        "bus/relay.py",
+        "                while is_ours and not",
+        "                while not",
+        f"{_BUS_ORDER}one_of_two_relays_leads_and_the_other_takes_over",
+        is_kin=True,
+    ),
+    Guard(
+        "a poison message is buried",
+        "BUS-1",
+        "bus/consumer.py",
+        "attempts >= self._retries.attempts",
+        "False",
+        f"{_BUS_TAKEN}a_poison_message_is_buried_and_stops_nobody",
+        is_kin=True,
+    ),
+    Guard(
+        "what a group has not taken stays",
+        "DAT-3",
+        "store/retention.sql",
+        "h.about = p.aggregate_type AND h.pos < p.pos",
+        "false",
+        "tests/store/test_retention.py::test_what_a_group_has_not_taken_stays_while_the_group_comes",
+        is_kin=True,
+    ),
+    # Payments out of a wallet.
+    Guard(
+        "the status that a payment was seen with",
+        "SVC-1",
+        "store/wallet_payments.sql",
+        "       AND p.status = c.seen_status\n       AND p.version = c.seen_version\n",
+        "",
+        f"{_PAYMENTS}a_payment_is_written_only_if_it_is_as_it_was_seen",
+    ),
+    Guard(
+        "another payment under the same id is refused",
+        "SVC-1",
+        "services/payments.py",
+        "    if payment.request_hash != asked.request_hash:\n",
+        "    if False:\n",
+        f"{_PAYMENTS}another_payment_under_the_same_id_is_refused",
+        is_kin=True,
+    ),
+    Guard(
+        "callbacks that came first are applied with the id",
+        "RET-5",
+        "store/gateway_callbacks.sql",
+        "   AND status <> 'DONE'\n ORDER BY id\n   FOR UPDATE;\n",
+        "   AND status = 'DONE'\n ORDER BY id\n   FOR UPDATE;\n",
+        f"{_PAYMENTS}a_callback_that_comes_first_waits_and_is_applied_with_the_id",
+        is_kin=True,
+    ),
+    Guard(
+        "only onwards, and only newer, is shown",
+        "QRY-1",
+        "store/payment_views.sql",
+        " WHERE v.version < excluded.version\n",
+        " WHERE true\n",
+        f"{_SHOWN}an_older_event_that_is_tried_again_does_not_undo_a_newer_one",
         is_kin=True,
     ),
 )

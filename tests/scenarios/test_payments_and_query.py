@@ -179,7 +179,7 @@ def test_a_callback_of_nobody_is_never_dropped(payer: Payer) -> None:
     listed = payer.service.api("GET", "/gateway-callbacks").json["items"]
     (dead,) = [one for one in listed if one["transaction_id"] == transaction]
     wanted = payer.service.api("POST", f"/gateway-callbacks/{dead['id']}/retry")
-    assert wanted.http == 202
+    assert wanted.http == 204
     until(lambda: callbacks(payer, transaction)[0]["status"] == "DEAD", "it is given up again")
 
 

@@ -12,6 +12,7 @@ from uuid import UUID
 import orjson
 
 from paidonce.bus.messages import Message
+from paidonce.bus.schemas import schema_id
 from paidonce.errors import MessageRefusedError
 
 SOURCE: Final = "/paidonce"
@@ -40,6 +41,7 @@ def headers_of(message: Message) -> Headers:
         "ce_subject": message.key,
         "ce_time": message.time.astimezone(UTC).isoformat().replace("+00:00", "Z"),
         "ce_sequence": str(message.version),
+        "ce_dataschema": schema_id(message.type),
     }
     return [(name, value.encode()) for name, value in said.items()]
 

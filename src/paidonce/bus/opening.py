@@ -1,7 +1,5 @@
 """The bus that the settings name."""
 
-from importlib import import_module
-
 from paidonce.bus.contract import Bus
 from paidonce.bus.postgres import PostgresBus
 from paidonce.errors import ConfigurationError
@@ -13,8 +11,8 @@ def open_bus(settings: BusSettings) -> Bus:
     if not settings.is_kafka:
         return PostgresBus()
     try:
-        kafka = import_module("paidonce.bus.kafka")
-        options = import_module("paidonce.bus.kafka_options")
+        from paidonce.bus.kafka import KafkaBus
+        from paidonce.bus.kafka_options import kafka_options
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "confluent_kafka":
             raise
@@ -22,5 +20,4 @@ def open_bus(settings: BusSettings) -> Bus:
             f"bus.url = {settings.url!r}: Kafka's client is not installed; "
             "pip install 'paidonce[kafka]'"
         ) from None
-    bus: Bus = kafka.KafkaBus(options.kafka_options(settings))
-    return bus
+    return KafkaBus(kafka_options(settings))

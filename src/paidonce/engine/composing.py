@@ -33,6 +33,7 @@ _NAMES: Final = {
     NoticeKind.WALLET_PAYMENT: ("payment out of a wallet", "payments out of wallets"),
     NoticeKind.CALLBACK: ("callback without a payment", "callbacks without a payment"),
     NoticeKind.FINDING: ("finding of a reconciliation", "findings of reconciliations"),
+    NoticeKind.BUS_DEAD_LETTER: ("message not taken", "messages not taken"),
 }
 
 

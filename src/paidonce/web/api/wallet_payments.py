@@ -29,6 +29,7 @@ def add_to(api: FastAPI) -> None:
     @api.post(
         "/api/v1/wallet-payments",
         status_code=status.HTTP_202_ACCEPTED,
+        responses={200: {"model": WalletPaymentView, "description": "It was started before."}},
         tags=["wallet payments"],
     )
     async def start_wallet_payment(
@@ -89,7 +90,7 @@ def add_to(api: FastAPI) -> None:
 
     @api.post(
         "/api/v1/gateway-callbacks/{callback_id}/retry",
-        status_code=status.HTTP_202_ACCEPTED,
+        status_code=status.HTTP_204_NO_CONTENT,
         tags=["wallet payments"],
     )
     async def retry_callback(callback_id: UUID, verbs: Verbs, actor: Operator) -> None:

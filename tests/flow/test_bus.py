@@ -1,0 +1,167 @@
+"""The bus as operators meet it: published by the service, looked at and mended by hand."""
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paidonce.bus.opening import open_bus
+from paidonce.errors import ConfigurationError
+from paidonce.settings import BusSettings, load_settings
+from tests.conftest import StartService
+from tests.flow.conftest import Shared
+from tests.flow.tools import is_problem, items, paidonce, rows, until
+from tests.service import Service, paid, started_relay
+
+BURIED = """
+INSERT INTO bus_dead_letters (consumer, event_id, topic, key, type, version, time, body, error,
+                              attempts)
+SELECT 'followers', gen_random_uuid(), 'paidonce.thing', 'k-' || n, 'Changed', 1, now(), '{}',
+       'KeyError', 5
+  FROM generate_series(1, $1::int) AS n
+RETURNING id
+"""
+
+
+@pytest.fixture
+def letters(shared: Shared) -> Iterator[list[int]]:
+    """Three messages that a group could not take; the group itself runs nowhere."""
+    shared.rows("INSERT INTO bus_cursors (consumer, about) VALUES ('followers', 'thing')")
+    yield [row["id"] for row in shared.rows(BURIED, 3)]
+    shared.rows("DELETE FROM bus_dead_letters")
+    shared.rows("DELETE FROM bus_cursors")
+
+
+def published(database_url: str) -> list[Any]:
+    return rows(database_url, "SELECT type, pos FROM outbox WHERE published_at IS NOT NULL")
+
+
+def test_what_was_applied_is_published_by_the_service_itself(shared: Shared) -> None:
+    """BUS-1 OBS-2: nothing has to be installed or started for it."""
+    service = shared.service
+    service.user("bus@example.com")
+    before = service.metric("bus_published_total")
+    service.deliver(paid("bus-1", email="bus@example.com"))
+    assert until(lambda: service.api("GET", "/bus").json["unpublished"] == 0)
+    assert ("payment.applied", True) in [
+        (row["type"], row["pos"] is not None) for row in published(shared.database_url)
+    ]
+    assert until(lambda: service.metric("bus_published_total") == before + 1)
+    assert service.metric("bus_unpublished") == 0
+    assert service.metric("bus_unpublished_oldest_seconds") == 0
+
+
+def test_an_operator_sees_how_far_each_group_is_behind(shared: Shared, letters: list[int]) -> None:
+    """OPS-5 BUS-1 OBS-2"""
+    service = shared.service
+    told = service.api("GET", "/bus").json
+    (group,) = told["groups"]
+    assert (group["consumer"], group["about"], group["lag"]) == ("followers", "thing", 0)
+    assert told["dead_letters"] == {"followers": 3}
+    assert service.metric("bus_dead_letters", consumer="followers") == 3
+    assert service.metric("bus_lag", consumer="followers", about="thing") == 0
+    done = paidonce(service.folder, "bus", "status")
+    assert done.returncode == 0, done.stderr
+    assert "followers" in done.stdout
+    assert "0 messages are not published yet." in done.stderr
+    done = paidonce(service.folder, "bus", "status", "--json")
+    assert json.loads(done.stdout)["dead_letters"] == {"followers": 3}
+
+
+def test_a_message_that_was_buried_is_listed_and_retried(
+    shared: Shared, letters: list[int]
+) -> None:
+    """OPS-5 BUS-1: the newest first, in pages; a retry is in the audit log."""
+    service = shared.service
+    found = items(service, "/bus/dead-letters", consumer="followers")
+    assert [one["id"] for one in found] == sorted(letters, reverse=True)
+    assert items(service, "/bus/dead-letters", consumer="others") == []
+    page = service.api("GET", "/bus/dead-letters", limit=2).json
+    rest = service.api("GET", "/bus/dead-letters", limit=2, cursor=page["next_cursor"]).json
+    assert [one["id"] for one in page["items"] + rest["items"]] == [one["id"] for one in found]
+    assert rest["next_cursor"] is None
+
+    reply = service.api("POST", f"/bus/dead-letters/{letters[0]}/retry")
+    assert (reply.http, reply.json["id"]) == (200, letters[0])
+    assert reply.json["retried_at"] is not None
+    (audited,) = shared.rows("SELECT * FROM audit_log WHERE action = 'bus_dead_letter_retried'")
+    assert (audited["actor"], json.loads(audited["details"])["letter_id"]) == (
+        "bootstrap",
+        letters[0],
+    )
+    shared.rows("UPDATE bus_dead_letters SET taken_at = now() WHERE id = $1", letters[0])
+    again = service.api("POST", f"/bus/dead-letters/{letters[0]}/retry")
+    assert is_problem(again, 409)
+    assert is_problem(service.api("POST", "/bus/dead-letters/999999/retry"), 404)
+    assert letters[0] not in [one["id"] for one in items(service, "/bus/dead-letters")]
+
+
+def test_the_command_line_lists_and_retries_them(shared: Shared, letters: list[int]) -> None:
+    """OPS-5 USE-2"""
+    folder = shared.service.folder
+    done = paidonce(folder, "bus", "dead-letters", "list", "--json")
+    assert {one["id"] for one in json.loads(done.stdout)} == set(letters)
+    done = paidonce(folder, "bus", "dead-letters", "list")
+    assert "KeyError" in done.stdout
+    done = paidonce(folder, "bus", "dead-letters", "retry", str(letters[1]))
+    assert (done.returncode, "followers" in done.stderr) == (0, True), done.stderr
+    done = paidonce(folder, "bus", "dead-letters", "retry", "999999")
+    assert (done.returncode, "999999" in done.stderr) == (1, True)
+    found = shared.rows("SELECT id FROM bus_dead_letters WHERE retried_at IS NOT NULL")
+    assert [row["id"] for row in found] == [letters[1]]
+
+
+def test_relays_of_their_own_publish_and_take_over(
+    start_service: StartService, database_url: str, tmp_path: Path
+) -> None:
+    """BUS-1 USE-2: `paidonce relay`; one publishes, and when it is killed the other does."""
+    service = start_service(arguments=("--roles", "web"))
+    service.user("relay@example.com")
+    relays: list[Service] = []
+    try:
+        for number in range(2):
+            folder = tmp_path / f"relay-{number}"
+            folder.mkdir()
+            relays.append(started_relay(folder, database_url))
+        service.deliver(paid("relay-1", email="relay@example.com"))
+        assert until(lambda: len(published(database_url)) == 1)
+        relays[0].process.kill()
+        service.deliver(paid("relay-2", email="relay@example.com"))
+        assert until(lambda: len(published(database_url)) == 2)
+        assert relays[1].end(signal.SIGTERM) == 0
+    finally:
+        for one in relays:
+            one.end(signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://127.0.0.1", "kafka://", "kafka://a", "kafka://a:9092,", "kafka://u:p@a:9092", ""],
+)
+def test_a_bus_that_is_none_is_refused_with_the_remedy(tmp_path: Path, url: str) -> None:
+    """USE-3 BUS-1"""
+    config = tmp_path / "paidonce.toml"
+    config.write_text(f'[bus]\nurl = "{url}"\n', encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"bus\.url .*kafka://host:9092"):
+        load_settings(config)
+
+
+def test_kafka_without_its_client_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """USE-3 BUS-1"""
+    for name in ("confluent_kafka", "confluent_kafka.admin"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in ("kafka", "kafka_options", "kafka_reader", "kafka_publisher", "kafka_topics"):
+        monkeypatch.delitem(sys.modules, f"paidonce.bus.{name}", raising=False)
+    with pytest.raises(ConfigurationError, match=r"bus\.url .*paidonce\[kafka\]"):
+        open_bus(BusSettings(url="kafka://127.0.0.1:9092"))
+
+
+@pytest.mark.parametrize("days", [1, 6])
+def test_what_was_taken_is_not_forgotten_before_its_topic_forgets_it(days: int) -> None:
+    """QRY-1 DAT-3"""
+    with pytest.raises(ConfigurationError, match="give at least 7, or 0 for ever"):
+        load_settings(None, retention={"processed_events_days": days})
