@@ -124,9 +124,16 @@ SIGKILLED: Final = -9
 
 
 def test_a_payment_ends_once_though_its_service_dies_at_each_moment(
-    company: Company, gateway: PayingGateway, database_url: str, full: bool, findings: Findings
+    company: Company,
+    gateway: PayingGateway,
+    broker: NamedBroker | OwnBroker | None,
+    database_url: str,
+    full: bool,
+    findings: Findings,
 ) -> None:
     """REL-1 SVC-1: reserved and not committed, charged and not saved, heard and not committed."""
+    if broker is not None and not full:
+        pytest.skip("the moments are the same on every bus")
     web = company.start("web", "web,worker")
     gateway.callback_url = f"http://127.0.0.1:{web.port}/webhooks/bank"
     payer = Payer(web, gateway, database_url)

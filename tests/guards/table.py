@@ -1602,12 +1602,12 @@ GUARDS: Final = (
         is_kin=True,
     ),
     Guard(
-        "only onwards, and only newer, is shown",
+        "only a newer version is shown",
         "QRY-1",
         "store/payment_views.sql",
         " WHERE v.version < excluded.version\n",
         " WHERE true\n",
-        f"{_SHOWN}an_older_event_that_is_tried_again_does_not_undo_a_newer_one",
+        f"{_SHOWN}what_is_older_in_one_respect_is_not_shown[version]",
         is_kin=True,
     ),
 )

@@ -171,3 +171,25 @@ async def test_what_is_shown_can_be_made_again_from_the_log(
     assert [number async for number in query.rebuild(database)] == [2, 2, 1]
     assert await shown(database, names) == right
     await office.caller.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "later_s"),
+    [
+        ("PaymentCompleted", 2, 5),
+        ("PaymentCompleted", 3, -5),
+        ("PaymentInitiated", 3, 5),
+    ],
+    ids=["version", "time", "status"],
+)
+async def test_what_is_older_in_one_respect_is_not_shown(
+    database: Database, kind: str, version: int, later_s: int
+) -> None:
+    """QRY-1: each guard of the statement alone, with the others content."""
+    said = {"payment_id": "p", "amount": "10.00", "currency": "RUB"}
+    known = message("PaymentProcessing", "p", said, version=2, time=NOW)
+    at = NOW + timedelta(seconds=later_s)
+    for batch in ([known], [message(kind, "p", said, version=version, time=at)]):
+        async with database.transaction() as connection:
+            await query.take(connection, batch)
+    assert await shown(database, ["p"]) == {"p": ("PROCESSING", 2, NOW)}
