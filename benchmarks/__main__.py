@@ -42,6 +42,8 @@ from benchmarks.rounds import Measurement, Plan, measure, prepare
 from benchmarks.search.run import Plan as SearchPlan
 from benchmarks.search.run import search
 from benchmarks.terminal import open_console
+from benchmarks.wallet.run import Plan as WalletPlan
+from benchmarks.wallet.run import wallet
 
 CONTENDERS = (
     Peer(),
@@ -92,6 +94,9 @@ async def run(options: argparse.Namespace) -> None:
     elif options.search:
         asked = SearchPlan(options.rows, options.rounds or SEARCH_ROUNDS)
         await search(asked, open_console(), docs=DOCS if options.write else None, command=command)
+    elif options.wallet:
+        tried = WalletPlan(options.connections, options.seconds, options.rounds or ROUNDS)
+        await wallet(tried, open_console(), docs=DOCS if options.write else None, command=command)
     else:
         await compare(options, open_console(), command)
 
@@ -178,6 +183,9 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--bus", action="store_true", help="measure relay and consumers instead")
     parser.add_argument("--kafka", metavar="HOST:PORT", help="a broker that --bus measures, too")
+    parser.add_argument(
+        "--wallet", action="store_true", help="measure reserve and commit of wallets instead"
+    )
     parser.add_argument(
         "--rows", type=int, default=1_000_000, help="events of the large database, or of --search"
     )

@@ -164,7 +164,7 @@ def started_service(
 ) -> Service:
     """Start `paidonce serve`, on a free port unless one is given, and wait until it is ready."""
     command = ("serve", "--port", str(port), *arguments)
-    process = _spawned(folder, database_url, config, environment, command)
+    process = spawned(folder, database_url, config, environment, command)
     return Service(folder, process, _ready_port(folder, process))
 
 
@@ -172,7 +172,7 @@ def started_worker(
     folder: Path, database_url: str, config: str = "", environment: Mapping[str, str] | None = None
 ) -> Service:
     """Start `paidonce work` and wait until it works. It has no port."""
-    process = _spawned(folder, database_url, config, environment, ("work",))
+    process = spawned(folder, database_url, config, environment, ("work",))
     return _without_port(folder, process, "works on what waits")
 
 
@@ -180,7 +180,7 @@ def started_relay(
     folder: Path, database_url: str, config: str = "", environment: Mapping[str, str] | None = None
 ) -> Service:
     """The same of `paidonce relay`."""
-    process = _spawned(folder, database_url, config, environment, ("relay",))
+    process = spawned(folder, database_url, config, environment, ("relay",))
     return _without_port(folder, process, "publishes what is to leave")
 
 
@@ -193,13 +193,14 @@ def _without_port(folder: Path, process: subprocess.Popen[bytes], word: str) -> 
     raise _did_not_start(folder, process)
 
 
-def _spawned(
+def spawned(
     folder: Path,
     database_url: str,
     config: str,
     environment: Mapping[str, str] | None,
     command: Sequence[str],
 ) -> subprocess.Popen[bytes]:
+    """Start a command of the program in a folder of its own, and wait for nothing."""
     text = f'{config or BASIC}\n[database]\nurl = "{database_url}"\n'
     (folder / "paidonce.toml").write_text(text, encoding="utf-8")
     variables = {**os.environ, "PAIDONCE_BOOTSTRAP_KEY": KEY, **(environment or {})}

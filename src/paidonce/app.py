@@ -9,10 +9,17 @@ from typing import Any, Final, Protocol
 
 from fastapi import FastAPI
 
+from paidonce.bus.consumer import Consumer, Retries
+from paidonce.bus.contract import Bus
 from paidonce.bus.opening import open_bus
 from paidonce.bus.relay import Relay
 from paidonce.bus.ring import Ring
-from paidonce.configured import configured_timers, load_rules
+from paidonce.configured import (
+    configured_gateway,
+    configured_terms,
+    configured_timers,
+    load_rules,
+)
 from paidonce.doorkeeping import Doorkeeper, doorkeeper
 from paidonce.engine.asking import MAX_AT_ONCE, Asker
 from paidonce.engine.bell import Bell
@@ -21,7 +28,7 @@ from paidonce.engine.confirming import Approver
 from paidonce.engine.group import Group
 from paidonce.engine.intake import Intake
 from paidonce.engine.items import Rules
-from paidonce.engine.janitor import Janitor
+from paidonce.engine.janitor import Janitor, usual_tasks
 from paidonce.engine.notifying import Notifier
 from paidonce.engine.reconciler import Reconciler
 from paidonce.engine.replaying import Replayer
@@ -31,6 +38,11 @@ from paidonce.opening import in_background, opened_database
 from paidonce.operations import Operations
 from paidonce.operations import Scope as KeyScope
 from paidonce.operations.pepper import pepper_of
+from paidonce.services import payments, query
+from paidonce.services.callbacks import CallbackRetries
+from paidonce.services.calling import Caller
+from paidonce.services.expiring import Expiry
+from paidonce.services.gateway import Gateway
 from paidonce.settings import Role, Settings
 from paidonce.store.db import Database
 from paidonce.store.due import Lane
@@ -87,7 +99,11 @@ async def opened_operations(settings: Settings) -> AsyncIterator[Operations]:
     """The operators' verbs without a server, for the command line."""
     async with opened_database(settings) as database:
         rules, _ = await load_rules(settings, database)
-        yield Operations(database, rules, pepper_of(settings))
+        operations = _operations(settings, database, rules)
+        try:
+            yield operations
+        finally:
+            await operations.wallets.stop()
 
 
 @asynccontextmanager
@@ -100,7 +116,7 @@ async def opened_reconciler(settings: Settings) -> AsyncIterator[Operations]:
         await stack.enter_async_context(in_background(asker.run()))
         stack.push_async_callback(asker.stop)
         await stack.enter_async_context(in_background(Reconciler(database, rules, bell).run()))
-        yield Operations(database, rules, pepper_of(settings))
+        yield _operations(settings, database, rules)
 
 
 async def accept_bootstrap_key(operations: Operations) -> bool:
@@ -121,7 +137,8 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
     bus = open_bus(settings.bus)
     async with opened_database(settings) as database, AsyncExitStack() as stack:
         rules, sources = await load_rules(settings, database)
-        operations = Operations(database, rules, pepper_of(settings))
+        operations = _operations(settings, database, rules)
+        stack.push_async_callback(operations.wallets.stop)
         bell = Bell(database)
         loops: list[Loop] = []
         if Role.WORKER in roles:
@@ -135,8 +152,13 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
         if Role.RELAY in roles:
             loops.append(Notifier(database, configured_channels(settings.notifications)))
             loops.append(Relay(database, bus, ring=ring))
+        if Role.PAYMENTS in roles:
+            loops += _payment_service(settings, database, rules, bus, ring)
+        if Role.QUERY in roles:
+            loops.append(_query_service(settings, database, rules, bus, ring))
         if Role.JANITOR in roles:
-            janitor = Janitor(database, settings.retention)
+            tasks = [Expiry(), *usual_tasks(settings.retention)]
+            janitor = Janitor(database, settings.retention, tasks)
             await stack.enter_async_context(in_background(janitor.run()))
         _start(stack, loops)
         group = Group(database, rules, settings.server.max_waiting, bell)
@@ -155,7 +177,15 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
             for loop in loops:
                 loop.finish()
 
-        yield App(operations, database, edge, asgi, finish, group.give_up)
+        def give_up() -> None:
+            group.give_up()
+            operations.wallets.give_up()
+
+        yield App(operations, database, edge, asgi, finish, give_up)
+
+
+def _operations(settings: Settings, database: Database, rules: Rules) -> Operations:
+    return Operations(database, rules, pepper_of(settings), settings.wallet)
 
 
 def _workers(settings: Settings, database: Database, rules: Rules, bell: Bell) -> list[Loop]:
@@ -167,6 +197,42 @@ def _workers(settings: Settings, database: Database, rules: Rules, bell: Bell) -
         *_handler_workers(settings, database, rules, bell),
         Replayer(database, rules, bell, limit),
     ]
+
+
+def _payment_service(
+    settings: Settings, database: Database, rules: Rules, bus: Bus, ring: Ring
+) -> list[Loop]:
+    """All that pays out of wallets; nothing where no gateway for that is configured."""
+    access, terms = configured_gateway(settings), configured_terms(settings, rules)
+    if access is None or terms is None:
+        return []
+    consumer = Consumer(
+        bus,
+        database,
+        name=payments.GROUP,
+        about=payments.ABOUT,
+        take=payments.PaymentService(terms).take,
+        retries=Retries(**settings.retry.model_dump()),
+        told_to=rules.told_to,
+        ring=ring,
+    )
+    caller = Caller(database, Gateway(access), terms, ring)
+    return [consumer, caller, CallbackRetries(database, terms)]
+
+
+def _query_service(
+    settings: Settings, database: Database, rules: Rules, bus: Bus, ring: Ring
+) -> Loop:
+    return Consumer(
+        bus,
+        database,
+        name=query.GROUP,
+        about=query.ABOUT,
+        take=query.take,
+        retries=Retries(**settings.retry.model_dump()),
+        told_to=rules.told_to,
+        ring=ring,
+    )
 
 
 def _start(stack: AsyncExitStack, loops: Sequence[Loop]) -> None:

@@ -28,6 +28,11 @@ class Point(StrEnum):
     WORKED = "worked"  # a worker's batch is committed; nothing is logged
     CREATED = "created"  # a user is added; what waits for it is not settled
     REPLAYED = "replayed"  # a part of a replay is done and written down; its transaction is open
+    RESERVED = "reserved"  # money is set aside for a payment out of a wallet; nothing is committed
+    CALLING = "calling"  # its gateway is about to be called; nothing is open
+    CALLED = "called"  # its gateway has answered; nothing of that is stored
+    HEARD = "heard"  # what the gateway said has been applied; the transaction is open
+    ANSWER_SAVED = "answer_saved"  # what it answered is committed
     TOLD = "told"  # a message has reached its channel; that is not recorded
     RELAY_READ = "relay_read"  # the relay has read what another bus than PostgreSQL is to get
     PUBLISHED = "published"  # the bus has it; it is not marked as published

@@ -26,7 +26,9 @@ PaidonceError
 └── RequestError              an operator asked for something that cannot be done
     ├── NotFoundError
     ├── ConflictError
-    │   └── StillRefusedError     a delivery that is processed again is refused again
+    │   ├── StillRefusedError     a delivery that is processed again is refused again
+    │   ├── ReservationRefusedError   a wallet cannot do it: no money, taken, let go, too late
+    │   └── PaymentRefusedError       a payment out of a wallet cannot be started, or mended
     └── InvalidRequestError
 
 Errors know nothing of HTTP; `web/problems.py` maps them to statuses.
@@ -190,6 +192,22 @@ class ConflictError(RequestError):
 
 class StillRefusedError(ConflictError):
     """A delivery that was refused is refused again; `code` says why, as it does on the event."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ReservationRefusedError(ConflictError):
+    """A wallet cannot do what it is told; `code` says why, and nothing was changed."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class PaymentRefusedError(ConflictError):
+    """A payment out of a wallet cannot be started, or mended; `code` says why."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -39,6 +39,7 @@ class Experiment(Enum):
     CONNECTIONS_CUT = "The service's connections to PostgreSQL cut under load"
     WORKERS_KILLED = "SIGKILL of workers while they settle"
     REPLAYS_KILLED = "SIGKILL of the server in the middle of a replay"
+    SERVICES_KILLED = "SIGKILL of relay, payment service and query service under load"
     CRASH_POINTS = "The process dies at a named point"
     COPIES_RACED = "Copies of one webhook at once, over all processes"
     PAYMENTS_RACED = "Payments of one user at once, over all processes"

@@ -22,6 +22,7 @@ _REVERSING: Final = "domain/reversing.py"
 _SCHEMA: Final = "store/migrations/versions/0001_first.sql"
 _SETTLEMENT: Final = "store/settlement.sql"
 _WRITING: Final = "store/settlement.py"
+_RESERVATIONS: Final = "store/reservations.sql"
 
 _HANDLERS: Final = "tests/store/test_handlers.py::test_"
 _RACES: Final = "tests/store/test_races.py::test_"
@@ -49,6 +50,9 @@ _BUS_TAKEN: Final = "tests/bus/test_consumer.py::test_"
 _BOOKS: Final = "tests/store/test_reconciling.py::test_"
 _KAFKA: Final = "tests/bus/test_kafka.py::test_"
 _KAFKA_READER: Final = "bus/kafka_reader.py"
+_WALLET: Final = "tests/services/test_wallet.py::test_"
+_PAYMENTS: Final = "tests/services/test_payment_service.py::test_"
+_SHOWN: Final = "tests/services/test_query_service.py::test_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -1484,6 +1488,49 @@ GUARDS: Final = (
         f"{_COUNTED}evidence_that_is_processed_again_was_received_once",
         is_kin=True,
     ),
+    # What is set aside in a wallet.
+    Guard(
+        "wallets are locked before they are judged",
+        "WAL-2",
+        _RESERVATIONS,
+        " ORDER BY w.id\n   FOR NO KEY UPDATE;\n",
+        " ORDER BY w.id;\n",
+        f"{_WALLET}what_is_seen_before_the_lock_does_not_count",
+    ),
+    Guard(
+        "the status that a reservation was seen with",
+        "WAL-1",
+        _RESERVATIONS,
+        "       AND r.status = c.seen\n",
+        "",
+        f"{_WALLET}what_changed_since_it_was_read_is_not_overwritten[status]",
+    ),
+    Guard(
+        "the version of a wallet in which something is set aside",
+        "WAL-2",
+        _RESERVATIONS,
+        "       AND w.version = c.version\n",
+        "",
+        f"{_WALLET}what_changed_since_it_was_read_is_not_overwritten[version]",
+        is_kin=True,
+    ),
+    Guard(
+        "a lost race says nothing of the money",
+        "WAL-2",
+        "services/wallet.py",
+        "    if trouble(error) is Trouble.RERUN:\n        return DatabaseAwayError",
+        "    if False:\n        return DatabaseAwayError",
+        f"{_WALLET}a_lost_race_is_never_told_as_insufficient_funds[40001]",
+        is_kin=True,
+    ),
+    Guard(
+        "what somebody reserved in between is run again",
+        "WAL-1",
+        "store/reservations.py",
+        "    _refuse_unlocked(loaded, commands)\n",
+        "",
+        f"{_WALLET}a_reservation_that_comes_up_in_between_is_run_again",
+    ),
     Guard(
         "what a fetch that was cut off has got comes again",
         "BUS-1",
@@ -1564,6 +1611,42 @@ GUARDS: Final = (
         "h.about = p.aggregate_type AND h.pos < p.pos",
         "false",
         "tests/store/test_retention.py::test_what_a_group_has_not_taken_stays_while_the_group_comes",
+        is_kin=True,
+    ),
+    # Payments out of a wallet.
+    Guard(
+        "the status that a payment was seen with",
+        "SVC-1",
+        "store/wallet_payments.sql",
+        "       AND p.status = c.seen_status\n       AND p.version = c.seen_version\n",
+        "",
+        f"{_PAYMENTS}a_payment_is_written_only_if_it_is_as_it_was_seen",
+    ),
+    Guard(
+        "another payment under the same id is refused",
+        "SVC-1",
+        "services/payments.py",
+        "    if payment.request_hash != asked.request_hash:\n",
+        "    if False:\n",
+        f"{_PAYMENTS}another_payment_under_the_same_id_is_refused",
+        is_kin=True,
+    ),
+    Guard(
+        "callbacks that came first are applied with the id",
+        "RET-5",
+        "store/gateway_callbacks.sql",
+        "   AND status <> 'DONE'\n ORDER BY id\n   FOR UPDATE;\n",
+        "   AND status = 'DONE'\n ORDER BY id\n   FOR UPDATE;\n",
+        f"{_PAYMENTS}a_callback_that_comes_first_waits_and_is_applied_with_the_id",
+        is_kin=True,
+    ),
+    Guard(
+        "only a newer version is shown",
+        "QRY-1",
+        "store/payment_views.sql",
+        " WHERE v.version < excluded.version\n",
+        " WHERE true\n",
+        f"{_SHOWN}what_is_older_in_one_respect_is_not_shown[version]",
         is_kin=True,
     ),
 )

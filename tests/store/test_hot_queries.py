@@ -49,6 +49,8 @@ LARGE: Final = (
     "users",
     "orders",
     "wallets",
+    "reservations",
+    "ledger_entries",
     "due",
     "nonces",
     "audit_log",

@@ -173,6 +173,14 @@ ENTRY: dict[str, Any] = {
     "amount_minor": 1,
     "at": NOW,
 }
+RESERVATION: dict[str, Any] = {
+    "payment_id": "p-1",
+    "wallet_id": UUID(int=7),
+    "request_hash": b"",
+    "amount_minor": 5,
+    "status": "RESERVED",
+    "created_at": NOW,
+}
 DUE: dict[str, Any] = {"run_at": NOW, "event_id": UUID(int=7), "lane": 1, "source_id": 1}
 NONCE: dict[str, Any] = {
     "source_id": 1,
@@ -230,7 +238,39 @@ DEAD_MESSAGE: dict[str, Any] = {
     "error": "e",
     "attempts": 1,
 }
+WALLET_PAYMENT: dict[str, Any] = {
+    "payment_id": "p-1",
+    "wallet_id": UUID(int=7),
+    "source_id": 1,
+    "amount_minor": 1,
+    "currency": "RUB",
+    "request_hash": b"",
+    "status": "PROCESSING",
+    "ask_at": NOW,
+    "created_at": NOW,
+    "updated_at": NOW,
+}
+CALLBACK: dict[str, Any] = {
+    "id": UUID(int=11),
+    "source_id": 1,
+    "transaction_id": "tx-1",
+    "says": "pending",
+    "event_id": UUID(int=12),
+    "try_at": NOW,
+    "received_at": NOW,
+}
+PAYMENT_VIEW: dict[str, Any] = {
+    "payment_id": "p-1",
+    "status": "PROCESSING",
+    "amount_minor": 1,
+    "currency": "RUB",
+    "version": 2,
+    "updated_at": NOW,
+}
 RIGHT = {
+    "wallet_payments": WALLET_PAYMENT,
+    "gateway_callbacks": CALLBACK,
+    "payment_views": PAYMENT_VIEW,
     "webhook_events": EVENT,
     "payments": PAYMENT,
     "subscriptions": SUBSCRIPTION,
@@ -244,6 +284,7 @@ RIGHT = {
     "refunds": REFUND,
     "wallets": WALLET,
     "ledger_entries": ENTRY,
+    "reservations": RESERVATION,
     "due": DUE,
     "nonces": NONCE,
     "replays": REPLAY,
@@ -258,6 +299,20 @@ OTHER_ID = UUID(int=9)
 FAILED = {"status": "FAILED_FINAL", "error_code": "MALFORMED"}
 
 WRONG: list[tuple[str, str, dict[str, Any]]] = [
+    ("wallet_payments", "wallet_payments_amount", {"amount_minor": 0}),
+    ("wallet_payments", "wallet_payments_status", {"status": "PAID", "ask_at": None}),
+    ("wallet_payments", "wallet_payments_failure", {"status": "FAILED", "ask_at": None}),
+    ("wallet_payments", "wallet_payments_failure", {"failure": "DECLINED"}),
+    ("wallet_payments", "wallet_payments_asked", {"status": "COMPLETED"}),
+    ("gateway_callbacks", "gateway_callbacks_says", {"says": "perhaps"}),
+    (
+        "gateway_callbacks",
+        "gateway_callbacks_status",
+        {"status": "LOST", "try_at": None, "ended_at": NOW},
+    ),
+    ("gateway_callbacks", "gateway_callbacks_ended", {"status": "DONE", "try_at": None}),
+    ("gateway_callbacks", "gateway_callbacks_tried", {"try_at": None}),
+    ("payment_views", "payment_views_status", {"status": "PAID"}),
     ("bus_cursors", "bus_cursors_pos", {"pos": -1}),
     ("bus_cursors", "bus_cursors_lag", {"lag": -1}),
     ("bus_dead_letters", "bus_dead_letters_attempts", {"attempts": 0}),
@@ -333,6 +388,17 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("wallets", "wallets_never_negative", {"receivable_minor": -1}),
     ("wallets", "wallets_version", {"version": 0}),
     ("ledger_entries", "ledger_entries_amount_minor_check", {"amount_minor": 0}),
+    ("reservations", "reservations_amount", {"amount_minor": 0}),
+    ("reservations", "reservations_status", {"status": "TAKEN", "ended_at": NOW}),
+    ("reservations", "reservations_committed", {"committed_minor": 1}),
+    ("reservations", "reservations_committed", {"status": "COMMITTED", "ended_at": NOW}),
+    (
+        "reservations",
+        "reservations_committed",
+        {"status": "COMMITTED", "ended_at": NOW, "committed_minor": 6},
+    ),
+    ("reservations", "reservations_ended", {"ended_at": NOW}),
+    ("reservations", "reservations_ended", {"status": "RELEASED"}),
     ("payments", "payments_reversed_was_applied", {"reversed_minor": 1}),
     (
         "payments",
@@ -397,6 +463,8 @@ async def test_a_row_that_contradicts_itself_is_refused(
 ) -> None:
     """INB-3 PAY-1 FUL-1: the same row is fine without what is wrong in it."""
     await insert(connection, "users", USER)
+    if table == "reservations":
+        await insert(connection, "wallets", WALLET)
     with pytest.raises(asyncpg.CheckViolationError) as caught:
         await insert(connection, table, RIGHT[table] | wrong)
     assert caught.value.constraint_name == constraint
@@ -415,6 +483,21 @@ async def test_entries_that_do_not_sum_to_zero_are_refused(connection: Connectio
             async with connection.transaction():
                 await connection.execute(sql, UUID(int=8), currencies, amounts)
     await connection.execute(sql, UUID(int=8), ["RUB"] * 3, [5, -4, -1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE ledger_entries SET amount_minor = 1",
+        "UPDATE ledger_entries SET account = 'b'",
+        "DELETE FROM ledger_entries",
+    ],
+)
+async def test_entries_of_the_ledger_are_never_changed(connection: Connection, change: str) -> None:
+    """WAL-2: only of which payment they are may be mended, when two turn out to be one."""
+    await connection.execute("UPDATE ledger_entries SET payment_id = NULL")
+    with pytest.raises(asyncpg.CheckViolationError, match="never changed"):
+        await connection.execute(change)
 
 
 async def test_every_check_of_the_schema_has_a_row_that_it_refuses(connection: Connection) -> None:
@@ -436,6 +519,9 @@ async def test_every_check_of_the_schema_has_a_row_that_it_refuses(connection: C
         ("users", {"id": OTHER_ID, "email": "a@B"}),
         ("subscriptions", {"id": OTHER_ID, "status": "INACTIVE"}),
         ("orders", {"id": OTHER_ID, "amount_minor": 5}),
+        ("wallet_payments", {"amount_minor": 5}),
+        ("gateway_callbacks", {"id": OTHER_ID, "event_id": OTHER_ID}),
+        ("reservations", {"amount_minor": 6, "status": "RELEASED", "ended_at": NOW}),
         ("sources", {"provider": "stripe"}),
         ("api_keys", {"id": OTHER_ID, "name": "other"}),
         ("reconciliation_findings", {"reason": "another"}),
@@ -449,6 +535,8 @@ async def test_what_must_be_unique_is_unique_by_constraint(
     right = {**RIGHT, "users": USER, "payment_ids": identity}[table]
     if table != "users":
         await insert(connection, "users", USER)
+    if table == "reservations":
+        await insert(connection, "wallets", WALLET)
     await insert(connection, table, right)
     with pytest.raises(asyncpg.UniqueViolationError):
         await insert(connection, table, right | other)

@@ -24,6 +24,8 @@ from paidonce.cli import (
     sending,
     serving,
     statistics,
+    wallet_payments,
+    wallets,
 )
 from paidonce.cli.terminal import exit_code, shown
 
@@ -33,7 +35,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-looking = (events, payments, statistics, listening)
+looking = (events, payments, wallets, wallet_payments, statistics, listening)
 mending = (dead_letters, replays, reconciling, bus)
 guarding = (bans, notifying, keys)
 for commands in (serving, sending, *looking, *mending, *guarding):

@@ -21,6 +21,8 @@ class NoticeKind(StrEnum):
     RECEIVABLE = "receivable"  # a refund took more than its wallet holds
     FAILED = "failed"  # whatever else has failed for good
     BAN = "ban"  # an address is let in no more for a while
+    WALLET_PAYMENT = "wallet_payment"  # a payment out of a wallet that a person has to look at
+    CALLBACK = "callback"  # what a gateway told of a transaction that no payment has
     FINDING = "finding"  # what the gateway knows and what is here do not agree
     BUS_DEAD_LETTER = "bus_dead_letter"  # a message of the bus that a consumer could not take
 

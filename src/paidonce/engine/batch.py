@@ -17,6 +17,7 @@ from paidonce.domain.applying import (
 from paidonce.domain.decide import Arrived, decide
 from paidonce.domain.email import email_key
 from paidonce.domain.events import (
+    PROCESSED,
     Code,
     EventId,
     EventStatus,
@@ -33,6 +34,7 @@ from paidonce.domain.payments import Payment
 from paidonce.domain.state import Applied, Decision, State
 from paidonce.domain.subscriptions import Subscription
 from paidonce.domain.tally import Tally
+from paidonce.domain.wallet_payments import NOT_HEARD
 from paidonce.domain.wallets import Wallet
 from paidonce.engine.attempts import Tried, result_of
 from paidonce.engine.items import (
@@ -50,7 +52,13 @@ from paidonce.engine.items import (
 )
 from paidonce.engine.names import waiting_digest
 from paidonce.engine.noticing import Noticed
-from paidonce.engine.rows import applied_message, event_row, finished_row, reversed_message
+from paidonce.engine.rows import (
+    applied_message,
+    callback_row,
+    event_row,
+    finished_row,
+    reversed_message,
+)
 from paidonce.errors import NotFoundError
 from paidonce.providers.contract import FINGERPRINT_VERSION, Thin
 from paidonce.store.rows import KeyName, KnownKey, entry_rows
@@ -224,6 +232,8 @@ class Batch:
             return Decision(item.preset)
         if isinstance(item.event, Thin):
             return Decision(NOT_ASKED)
+        if item.source.is_calling_back and isinstance(item.event, PaymentEvent):
+            return Decision(self._pass_on(item, item.event))
         received_at = item.delivery.received_at if isinstance(item, Incoming) else item.received_at
         held = item.held.problem if isinstance(item, Waiting) and item.held else None
         by_email = item.source.link_by_email
@@ -231,12 +241,21 @@ class Batch:
         arrived = Arrived(item.source.id, item.event, received_at, by_email, held, is_test)
         return self._hear(item.event_id, arrived)
 
+    def _pass_on(self, item: Incoming | Waiting, event: PaymentEvent) -> Outcome:
+        """Let the payment service hear it: it is of a payment out of a wallet, and makes none."""
+        row = callback_row(item, event)
+        if row is None:
+            return NOT_HEARD
+        self._changes.callbacks.append(row)
+        return PROCESSED
+
     def _decide_stale(self, item: Refused) -> Decision | None:
         """What a delivery that came too late leaves behind: money that is known, and not applied.
 
         Nothing, when it tells of none, or its event came in time as well.
         """
-        if item.event is None or item.key in self._first_of_key:
+        is_passed_on = item.source.is_calling_back
+        if is_passed_on or item.event is None or item.key in self._first_of_key:
             return None
         arrived = Arrived(
             item.source.id,
@@ -341,7 +360,7 @@ class Batch:
 
     def _is_busy(self, item: Incoming | Refused | Waiting) -> bool:
         event, loaded = item.event, self._loaded
-        if loaded.is_quiet or not isinstance(event, PaymentEvent):
+        if loaded.is_quiet or not isinstance(event, PaymentEvent) or item.source.is_calling_back:
             return False
         named = ((item.source.id, one) for one in event.ids)
         if any(loaded.names.get(name) in loaded.busy_payments for name in named):

@@ -30,6 +30,8 @@ _NAMES: Final = {
     NoticeKind.RECEIVABLE: ("uncovered refund", "uncovered refunds"),
     NoticeKind.FAILED: ("failed event", "failed events"),
     NoticeKind.BAN: ("banned address", "banned addresses"),
+    NoticeKind.WALLET_PAYMENT: ("payment out of a wallet", "payments out of wallets"),
+    NoticeKind.CALLBACK: ("callback without a payment", "callbacks without a payment"),
     NoticeKind.FINDING: ("finding of a reconciliation", "findings of reconciliations"),
     NoticeKind.BUS_DEAD_LETTER: ("message not taken", "messages not taken"),
 }

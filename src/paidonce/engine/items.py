@@ -45,6 +45,7 @@ class Source:
     link_by_email: bool
     ask_rate: float = DEFAULT_ASK_RATE  # how many calls a second its gateway may get
     has_handlers: bool = False  # of the user's own: its events are settled where those are called
+    is_calling_back: bool = False  # its events are what the payment service's gateway tells
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,15 @@
 from datetime import datetime
 
 import orjson
+from uuid_utils.compat import uuid7
 
-from paidonce.domain.events import EventId, EventStatus, Outcome
+from paidonce.domain.events import EventId, EventStatus, Outcome, PaymentEvent
 from paidonce.domain.money import format_minor
 from paidonce.domain.orders import Order
 from paidonce.domain.payments import Payment
 from paidonce.domain.state import Reversed
-from paidonce.engine.items import Incoming, Refused
+from paidonce.domain.wallet_payments import word_of
+from paidonce.engine.items import Incoming, Refused, Waiting
 from paidonce.store.rows import Row
 
 
@@ -66,6 +68,18 @@ def finished_row(event_id: EventId, outcome: Outcome, attempts: int, now: dateti
         attempts,
         processed_at,
     )
+
+
+def callback_row(item: Incoming | Waiting, event: PaymentEvent) -> Row | None:
+    """What the payment service is to hear, in the order of `gateway_callbacks.COLUMNS`.
+
+    None when that is nothing it knows: a refund, or a dispute.
+    """
+    word = word_of(event.says)
+    if word is None:
+        return None
+    received_at = item.delivery.received_at if isinstance(item, Incoming) else item.received_at
+    return (uuid7(), item.source.id, event.ids[0].value, word, item.event_id, received_at)
 
 
 def applied_message(

@@ -161,7 +161,7 @@ def _wanted(items: Sequence[Item]) -> Wanted:
 
 
 def _want_event(wanted: Wanted, source: Source, event: PaymentEvent | Ignored | Thin) -> None:
-    if not isinstance(event, PaymentEvent):
+    if not isinstance(event, PaymentEvent) or source.is_calling_back:
         return
     wanted.ids.update((source.id, one) for one in event.ids)
     if event.order is not None:

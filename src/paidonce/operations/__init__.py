@@ -4,6 +4,7 @@ from paidonce.operations.bans import BanVerbs
 from paidonce.operations.bus import BusVerbs
 from paidonce.operations.desk import HOST, MAX_PAGE, Actor, Found, Scope
 from paidonce.operations.keys import KeyVerbs
+from paidonce.operations.ledger import LedgerVerbs
 from paidonce.operations.orders import OrderRequest
 from paidonce.operations.payments import PaymentVerbs
 from paidonce.operations.reconciliations import ReconciliationVerbs
@@ -11,6 +12,7 @@ from paidonce.operations.replay_views import DiscardView, ReplayView
 from paidonce.operations.replays import MAX_RATE, ReplayVerbs
 from paidonce.operations.reprocessing import ReprocessingVerbs
 from paidonce.operations.statistics import StatisticsVerbs
+from paidonce.operations.wallet_payments import WalletPaymentVerbs
 from paidonce.store.replays import EventFilter
 
 __all__ = [
@@ -30,6 +32,8 @@ __all__ = [
 
 class Operations(
     PaymentVerbs,
+    WalletPaymentVerbs,
+    LedgerVerbs,
     ReprocessingVerbs,
     ReplayVerbs,
     ReconciliationVerbs,

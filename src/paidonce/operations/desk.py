@@ -9,6 +9,8 @@ from uuid import UUID
 from paidonce.engine.items import Rules
 from paidonce.engine.linking import Linker
 from paidonce.engine.reprocessing import Reprocessor
+from paidonce.services.wallet import WalletService
+from paidonce.settings import WalletSettings
 from paidonce.store.db import Database
 from paidonce.store.listings import LAST_ID
 
@@ -67,12 +69,20 @@ def below(cursor: UUID | None) -> UUID:
 class Desk:
     """What the verbs work with. Each opens its own transactions."""
 
-    def __init__(self, database: Database, rules: Rules, pepper: bytes | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        rules: Rules,
+        pepper: bytes | None = None,
+        wallet: WalletSettings = WalletSettings(),  # noqa: B008 - it is frozen
+    ) -> None:
         self._database = database
         self._rules = rules
         self._pepper = pepper
         self._linker = Linker(database, rules)
         self._reprocessor = Reprocessor(database, rules)
+        self._reservation_expires_s = wallet.reservation_expires_s
+        self.wallets = WalletService(database)
 
     def masked(self, text: str) -> str:
         """The text without what no answer and no log may hold."""

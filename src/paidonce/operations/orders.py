@@ -1,4 +1,4 @@
-"""Orders, the bookings and wallets that they are for."""
+"""Orders, and the bookings that they are for."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,23 +12,22 @@ from uuid_utils.compat import uuid7
 
 from paidonce.domain.email import email_key, is_email
 from paidonce.domain.events import SourceId, UserId, WalletId
-from paidonce.domain.money import Money, known_currency, money
+from paidonce.domain.money import Money, money
 from paidonce.domain.orders import MAX_REFERENCE, Kind
 from paidonce.errors import InvalidMoneyError, InvalidRequestError, NotFoundError
 from paidonce.operations.desk import HOST, MAX_PAGE, Actor, Found, below
 from paidonce.operations.people import PeopleVerbs
-from paidonce.store import listings, orders, payment_search, wallets
+from paidonce.operations.wallets import WalletVerbs, currency_code
+from paidonce.store import orders, payment_search
 from paidonce.store.orders import NewOrder
 from paidonce.views import (
     BookingView,
     OrderSummary,
     OrderView,
-    WalletView,
     booking_view,
     order_summary,
     order_view,
     payment_view,
-    wallet_view,
 )
 
 
@@ -55,8 +54,8 @@ class OrderRequest:
         return hashlib.sha256(orjson.dumps(said, default=str)).digest()
 
 
-class OrderVerbs(PeopleVerbs):
-    """What can be asked of orders and wallets, and done with them."""
+class OrderVerbs(PeopleVerbs, WalletVerbs):
+    """What can be asked of orders, and done with them."""
 
     async def create_order(
         self, order: OrderRequest, actor: Actor = HOST
@@ -112,37 +111,6 @@ class OrderVerbs(PeopleVerbs):
         await self._linker.close_order(reference, actor.name)
         return await self.order(reference)
 
-    async def create_wallet(
-        self, owner: str, currency: str, actor: Actor = HOST
-    ) -> tuple[WalletView, bool]:
-        """The owner's wallet in this currency, and whether it is new.
-
-        A new one is audited, by its id: an owner may be named by an e-mail address.
-        """
-        code = _currency(currency)
-        async with self._database.transaction() as connection:
-            row, is_new = await wallets.create_wallet(connection, uuid7(), owner, code)
-            if is_new:
-                wallet_id = str(row["id"])
-                await listings.record_action(
-                    connection, actor.name, "wallet_created", wallet_id=wallet_id, currency=code
-                )
-        return wallet_view(dict(row)), is_new
-
-    async def wallets_of(self, owner: str) -> list[WalletView]:
-        """What an owner has, in each currency."""
-        async with self._database.connection() as connection:
-            rows = await wallets.wallets_of(connection, owner)
-        return [wallet_view(dict(row)) for row in rows]
-
-    async def wallet(self, wallet_id: UUID) -> WalletView:
-        """Raises NotFoundError."""
-        async with self._database.connection() as connection:
-            row = await wallets.wallet_by_id(connection, wallet_id)
-        if row is None:
-            raise NotFoundError(f"there is no wallet {wallet_id}")
-        return wallet_view(dict(row))
-
     async def _new_order(self, asked: OrderRequest, amount: Money, actor: Actor) -> NewOrder:
         if asked.plan_id is not None and asked.kind is not Kind.SUBSCRIPTION:
             raise InvalidRequestError("plan_id: only a subscription has one")
@@ -181,7 +149,7 @@ class OrderVerbs(PeopleVerbs):
             wallet, _ = await self.create_wallet(str(asked.user_id), asked.currency, actor)
         else:
             raise InvalidRequestError("a top-up needs wallet_id or user_id")
-        if wallet.currency != _currency(asked.currency):
+        if wallet.currency != currency_code(asked.currency):
             raise InvalidRequestError(f"currency: the wallet is in {wallet.currency}")
         return WalletId(wallet.id)
 
@@ -210,10 +178,3 @@ def _order_amount(asked: OrderRequest) -> Money:
     if amount.amount_minor == 0:
         raise InvalidRequestError("amount: give one above zero")
     return amount
-
-
-def _currency(code: str) -> str:
-    try:
-        return known_currency(code)
-    except InvalidMoneyError as error:
-        raise InvalidRequestError(f"currency: {error}") from None

@@ -12,11 +12,13 @@ from paidonce.settings.secrets import (
     resolve_secret,
 )
 from paidonce.settings.sections import (
+    LONGEST_RESERVATION_S,
     METRICS_FOLDER,
     BusSettings,
     DatabaseSettings,
     LimitsSettings,
     NotificationSettings,
+    PaymentServiceSettings,
     PlanSettings,
     RetentionSettings,
     Role,
@@ -24,14 +26,17 @@ from paidonce.settings.sections import (
     ServerSettings,
     Settings,
     SourceSettings,
+    WalletSettings,
 )
 
 __all__ = [
+    "LONGEST_RESERVATION_S",
     "METRICS_FOLDER",
     "BusSettings",
     "DatabaseSettings",
     "LimitsSettings",
     "NotificationSettings",
+    "PaymentServiceSettings",
     "PlanSettings",
     "RetentionSettings",
     "Role",
@@ -39,6 +44,7 @@ __all__ = [
     "ServerSettings",
     "Settings",
     "SourceSettings",
+    "WalletSettings",
     "config_path",
     "load_settings",
     "resolve_secret",

@@ -26,6 +26,7 @@ SHORTEST_PAYLOADS_DAYS: Final = 31
 SHORTEST_PROCESSED_DAYS: Final = 7
 LONGEST_HANDLER_S: Final = 25.0
 """Less than a session may be idle in a transaction."""
+LONGEST_RESERVATION_S: Final = 366 * 86_400
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that names where processes that serve together keep what each of them counts.
 
@@ -42,8 +43,8 @@ class Role(StrEnum):
     WORKER = "worker"  # settles what waits
     RELAY = "relay"  # publishes what is to leave, and tells people
     JANITOR = "janitor"  # keeps the tables small
-    PAYMENTS = "payments"  # carries out payments out of wallets
-    QUERY = "query"  # keeps what is shown of them
+    PAYMENTS = "payments"  # pays out of wallets, where a gateway for that is configured
+    QUERY = "query"  # keeps what is shown of those payments
 
 
 class _Section(BaseModel):
@@ -155,6 +156,17 @@ def _rate(value: str) -> str:
     return value
 
 
+def _web_url(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_fit = False
+    if not is_fit or "@" in value or "?" in value or "#" in value:
+        raise ValueError('give such as "https://gateway.example/v1"; the key has its own setting')
+    return value
+
+
 def _storage(value: str) -> str:
     if value and not value.startswith(("redis://", "rediss://")):
         raise ValueError('give such as "redis://127.0.0.1:6379/0", or "" for memory')
@@ -242,6 +254,12 @@ class NotificationSettings(_Section):
     every_s: float = Field(60.0, ge=1, le=86_400)
 
 
+class WalletSettings(_Section):
+    """For how long money is set aside unless a reservation says otherwise; 0 is for ever."""
+
+    reservation_expires_s: int = Field(604_800, ge=0, le=LONGEST_RESERVATION_S)
+
+
 def _bus_url(url: str) -> str:
     if url != "postgres" and not _KAFKA_URL.fullmatch(url):
         raise ValueError(
@@ -278,6 +296,31 @@ class BusSettings(_Section):
     @property
     def kafka_servers(self) -> str:
         return self.url.removeprefix("kafka://")
+
+
+class PaymentServiceSettings(_Section):
+    """The gateway that carries out payments out of a wallet; without it there are none."""
+
+    gateway_url: Annotated[str, AfterValidator(_web_url)] | None = None
+    gateway_key: str | None = None
+    source: str | None = None
+    timeout_s: float = Field(10.0, gt=0, le=300)
+    max_calls: int = Field(16, ge=1, le=1_000)
+    rate: float = Field(50.0, gt=0, le=10_000)
+    first_pause_s: float = Field(1.0, gt=0, le=3_600)
+    longest_pause_s: float = Field(300.0, gt=0, le=86_400)
+    silent_after_s: float = Field(3_600.0, gt=0, le=30 * 86_400)
+    slow_pause_s: float = Field(3_600.0, gt=0, le=7 * 86_400)
+    callback_attempts: int = Field(16, ge=1, le=100)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "PaymentServiceSettings":
+        if (self.gateway_url is None) != (self.source is None):
+            raise ValueError(
+                "gateway_url and source belong together: where payments are carried out, and the "
+                "source whose webhooks tell what became of them"
+            )
+        return self
 
 
 def _source_names(sources: dict[str, SourceSettings]) -> dict[str, SourceSettings]:
@@ -322,7 +365,9 @@ class Settings(BaseSettings):
     retry: RetrySettings = RetrySettings()
     limits: LimitsSettings = LimitsSettings()
     security: SecuritySettings = SecuritySettings()
+    wallet: WalletSettings = WalletSettings()
     bus: BusSettings = BusSettings()
+    payment_service: PaymentServiceSettings = PaymentServiceSettings()
     notifications: Annotated[dict[str, NotificationSettings], AfterValidator(_channel_names)] = {}
     retention: RetentionSettings = RetentionSettings()
     handlers: tuple[str, ...] = ()

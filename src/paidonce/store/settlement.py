@@ -16,7 +16,7 @@ from paidonce.domain.state import State
 from paidonce.domain.subscriptions import Subscription
 from paidonce.domain.tally import TallyRow
 from paidonce.domain.wallets import Wallet
-from paidonce.store import notices
+from paidonce.store import gateway_callbacks, notices
 from paidonce.store.queries import Connection, Query, load_queries
 from paidonce.store.rows import (
     KeyName,
@@ -111,6 +111,7 @@ class Changes:
     counts: list[TallyRow] = field(default_factory=list)
     audit: list[Row] = field(default_factory=list)
     notices: list[Row] = field(default_factory=list)
+    callbacks: list[Row] = field(default_factory=list)  # of the payment service's gateway
     redelivered: list[EventId] = field(default_factory=list)
     wakes: list[bytes] = field(default_factory=list)
 
@@ -126,6 +127,7 @@ class Changes:
             self.finished,
             self.audit,
             self.notices,
+            self.callbacks,
             self.redelivered,
             self.wakes,
             self.absorbed,
@@ -254,6 +256,7 @@ async def _write_unusual(connection: Connection, changes: Changes, now: datetime
     if changes.audit:
         await QUERIES["write_audit"].run(connection, **_arrays(AUDIT_COLUMNS, changes.audit))
     await notices.write(connection, changes.notices)
+    await gateway_callbacks.write(connection, changes.callbacks)
 
 
 REFUND_COLUMNS: Final = ("source_id", "refund_id", "payment_id", "amount_minor")

@@ -75,6 +75,19 @@ NOTICES_SENT: Final = _counter(
     "Messages to people, by channel, its kind, and what became of the attempt.",
     ("channel", "kind", "result"),
 )
+WALLET_COMMANDS: Final = _counter(
+    "wallet_commands_total",
+    "Commands on reservations, repeats included, and what became of them.",
+    ("command", "result"),
+)
+WALLET_PAYMENTS: Final = _counter(
+    "wallet_payments_total", "What happened to payments out of a wallet.", ("type",)
+)
+CALLBACKS_DEAD: Final = _counter(
+    "gateway_callbacks_dead_total",
+    "Callbacks that found no payment and were given up.",
+    ("source",),
+)
 PUBLISHED: Final = _counter("bus_published_total", "Messages that the relay has published.", ())
 _BY_CONSUMER: Final = ("consumer",)
 TAKEN: Final = _counter("bus_taken_total", "Messages that a group has taken.", _BY_CONSUMER)

@@ -29,12 +29,10 @@ from paidonce.views.payments import (
     OrderView,
     PaymentView,
     SubscriptionView,
-    WalletView,
     booking_view,
     order_summary,
     order_view,
     payment_view,
-    wallet_view,
 )
 from paidonce.views.statistics import (
     Counts,
@@ -42,6 +40,16 @@ from paidonce.views.statistics import (
     CountsOfMethod,
     CountsOfSource,
     Statistics,
+)
+from paidonce.views.wallets import (
+    EntryView,
+    ReservationView,
+    WalletFlaw,
+    WalletView,
+    entry_view,
+    past_wallet_view,
+    reservation_view,
+    wallet_view,
 )
 
 __all__ = [
@@ -53,6 +61,7 @@ __all__ = [
     "CountsOfMethod",
     "CountsOfSource",
     "DeadMessageView",
+    "EntryView",
     "EventDetail",
     "EventView",
     "EvidenceView",
@@ -64,18 +73,23 @@ __all__ = [
     "PaymentView",
     "ReprocessedEvent",
     "ReprocessedView",
+    "ReservationView",
     "Statistics",
     "SubscriptionView",
     "TrailItem",
+    "WalletFlaw",
     "WalletView",
     "booking_view",
+    "entry_view",
     "event_fields",
     "event_view",
     "evidence_view",
     "happy_trail",
     "order_summary",
     "order_view",
+    "past_wallet_view",
     "payment_view",
     "reprocessed_event",
+    "reservation_view",
     "wallet_view",
 ]

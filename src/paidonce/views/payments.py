@@ -126,20 +126,6 @@ class BookingView:
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class WalletView:
-    """What somebody has in one currency. `receivable`: what a refund could not take back."""
-
-    id: UUID
-    owner: str
-    currency: str
-    balance: str
-    reserved: str
-    available: str
-    receivable: str
-    created_at: datetime
-
-
 def payment_view(row: Mapping[str, Any]) -> PaymentView:
     ids = [ExternalIdView(kind, external_id) for kind, external_id in row["ids"]]
     captured = _amount(row["captured_minor"], row["currency"])
@@ -209,21 +195,6 @@ def booking_view(order: OrderView) -> BookingView:
         else None,
         user_id=order.user_id,
         created_at=order.created_at,
-    )
-
-
-def wallet_view(row: Mapping[str, Any]) -> WalletView:
-    currency = row["currency"]
-    balance, reserved = row["balance_minor"], row["reserved_minor"]
-    return WalletView(
-        id=row["id"],
-        owner=row["owner"],
-        currency=currency,
-        balance=format_minor(balance, currency),
-        reserved=format_minor(reserved, currency),
-        available=format_minor(balance - reserved, currency),
-        receivable=format_minor(row["receivable_minor"], currency),
-        created_at=row["created_at"],
     )
 
 

@@ -16,8 +16,10 @@ from paidonce.web.api import (
     payments,
     reconciliations,
     replays,
+    reservations,
     statistics,
     users,
+    wallet_payments,
     wallets,
 )
 from paidonce.web.api.documentation import describe
@@ -33,7 +35,18 @@ def operators_api(operations: Operations, key_guard: KeyGuard, max_body_bytes: i
     api.state.operations = operations
     api.state.key_guard = key_guard
     api.add_middleware(BodyLimit, max_body_bytes=max_body_bytes)
-    things = (users, orders, wallets, payments, events, dead_letters, replays, statistics)
+    things = (
+        users,
+        orders,
+        wallets,
+        reservations,
+        wallet_payments,
+        payments,
+        events,
+        dead_letters,
+        replays,
+        statistics,
+    )
     for one in (errors, documentation, *things, reconciliations, bus, bans, keys):
         one.add_to(api)
     return api

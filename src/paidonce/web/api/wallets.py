@@ -1,13 +1,16 @@
 """Wallets."""
 
+from typing import Annotated
 from uuid import UUID
 
-from fastapi import FastAPI, Response, status
+from fastapi import FastAPI, Query, Response, status
 from pydantic import BaseModel, ConfigDict
 
-from paidonce.views import WalletView
-from paidonce.web.api.shapes import Page, Reference, Text
+from paidonce.views import EntryView, WalletView
+from paidonce.web.api.shapes import Limit, Page, Reference, Text, Time, page
 from paidonce.web.auth import Operator, Reader, Verbs
+
+EntryId = Annotated[int, Query(ge=0, lt=2**63)]
 
 
 class NewWallet(BaseModel):
@@ -36,6 +39,19 @@ def add_to(api: FastAPI) -> None:
         return Page(items=await verbs.wallets_of(owner))
 
     @api.get("/api/v1/wallets/{wallet_id}", tags=["wallets"])
-    async def get_wallet(wallet_id: UUID, verbs: Verbs, actor: Reader) -> WalletView:
-        """One wallet: what is in it, and what of it is free."""
-        return await verbs.wallet(wallet_id)
+    async def get_wallet(
+        wallet_id: UUID, verbs: Verbs, actor: Reader, at: Time | None = None
+    ) -> WalletView:
+        """One wallet: what is in it, and what of it is free; or what was in it at a time."""
+        return await (verbs.wallet(wallet_id) if at is None else verbs.wallet_at(wallet_id, at))
+
+    @api.get("/api/v1/wallets/{wallet_id}/entries", tags=["wallets"])
+    async def list_entries(
+        wallet_id: UUID,
+        verbs: Verbs,
+        actor: Reader,
+        limit: Limit = 50,
+        cursor: EntryId | None = None,
+    ) -> Page[EntryView]:
+        """The ledger of one wallet, the newest first: all that ever moved it."""
+        return page(await verbs.wallet_entries(wallet_id, limit=limit, cursor=cursor))

@@ -39,3 +39,23 @@ CREATE TRIGGER ledger_entries_stay
     BEFORE UPDATE OF id, movement_id, account, currency, amount_minor, at, reservation OR DELETE
     ON ledger_entries
     FOR EACH STATEMENT EXECUTE FUNCTION refuse_changed_entries();
+
+-- What a batch of commands writes, a type for each table.
+CREATE TYPE written_held_wallet AS (
+    id uuid, balance_minor bigint, reserved_minor bigint, version bigint
+);
+
+CREATE TYPE written_reservation AS (
+    payment_id text, wallet_id uuid, request_hash bytea, amount_minor bigint,
+    committed_minor bigint, status text, expires_at timestamptz, created_at timestamptz,
+    ended_at timestamptz
+);
+
+CREATE TYPE written_ending AS (
+    payment_id text, seen text, status text, committed_minor bigint, ended_at timestamptz
+);
+
+CREATE TYPE written_entry_2 AS (
+    movement_id uuid, reservation text, account text, currency text, amount_minor bigint,
+    at timestamptz
+);

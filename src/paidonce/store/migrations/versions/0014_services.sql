@@ -53,6 +53,8 @@ CREATE TABLE gateway_callbacks (
 
 CREATE INDEX gateway_callbacks_try ON gateway_callbacks (try_at) WHERE try_at IS NOT NULL;
 
+CREATE INDEX gateway_callbacks_dead ON gateway_callbacks (id) WHERE status = 'DEAD';
+
 -- What is shown of a payment: the read model, made of events alone.
 CREATE TABLE payment_views (
     payment_id   text COLLATE "C" PRIMARY KEY,
@@ -64,3 +66,7 @@ CREATE TABLE payment_views (
     CONSTRAINT payment_views_status CHECK (
         status IN ('INITIATED', 'PROCESSING', 'COMPLETED', 'FAILED'))
 ) WITH (fillfactor = 75);
+
+-- The log of one payment, from which what is shown of it can be made again.
+CREATE INDEX outbox_of_wallet_payments ON outbox (aggregate_id, version)
+    WHERE aggregate_type = 'wallet-payment';

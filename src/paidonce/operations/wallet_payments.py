@@ -1,0 +1,184 @@
+"""Payments out of a wallet: started here, carried out by the payment service."""
+
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+from paidonce.domain.events import WalletId
+from paidonce.domain.money import Money, money
+from paidonce.domain.wallet_payments import (
+    MAX_PAYMENT_ID,
+    FactType,
+    Initiation,
+    Review,
+    WalletPaymentStatus,
+    is_payment_id,
+)
+from paidonce.engine.items import Source
+from paidonce.errors import (
+    InvalidMoneyError,
+    InvalidRequestError,
+    NotFoundError,
+    PaymentRefusedError,
+)
+from paidonce.operations.desk import HOST, Actor, Found, below, first_of
+from paidonce.operations.wallets import WalletVerbs
+from paidonce.services import query
+from paidonce.services.facts import fact_of
+from paidonce.services.payments import PaymentService, Terms
+from paidonce.store import gateway_callbacks, listings, outbox, payment_views, wallet_payments
+from paidonce.store.queries import Connection
+from paidonce.views.wallet_payments import (
+    CallbackView,
+    PaymentStateView,
+    WalletPaymentView,
+    payment_state_view,
+    wallet_payment_view,
+)
+
+
+class WalletPaymentVerbs(WalletVerbs):
+    """What can be asked of payments out of a wallet, and done with them."""
+
+    async def start_wallet_payment(
+        self,
+        payment_id: str,
+        wallet_id: UUID,
+        amount: str,
+        *,
+        currency: str | None = None,
+        actor: Actor = HOST,
+    ) -> tuple[WalletPaymentView, bool]:
+        """Start a payment, and return it as it stands, and whether it is new.
+
+        The payment service sets the money aside and lets the gateway pay. Raises
+        InvalidRequestError, NotFoundError for a wallet that is not there, and PaymentRefusedError:
+        NO_GATEWAY, or IDEMPOTENCY_CONFLICT when there is another payment with this id.
+        """
+        source = self._paying_source()
+        if not is_payment_id(payment_id):
+            raise InvalidRequestError(
+                f"payment_id: give 1 to {MAX_PAYMENT_ID} printable characters"
+            )
+        paid = await self._payable(wallet_id, amount, currency)
+        asked = Initiation(payment_id, WalletId(wallet_id), paid, source.id)
+        async with self._database.transaction() as connection:
+            is_new = await _initiated(connection, asked, source.name)
+            row = await wallet_payments.find(connection, payment_id)
+            assert row is not None
+            if is_new:
+                await listings.record_action(
+                    connection, actor.name, "wallet_payment_started", wallet_payment=payment_id
+                )
+        if row["request_hash"] != asked.request_hash:
+            raise PaymentRefusedError(
+                "IDEMPOTENCY_CONFLICT", "there is another payment with this payment_id"
+            )
+        return wallet_payment_view(dict(row)), is_new
+
+    async def wallet_payment(self, payment_id: str) -> WalletPaymentView:
+        """One payment. Raises NotFoundError."""
+        async with self._database.connection() as connection:
+            row = await wallet_payments.find(connection, payment_id)
+        if row is None:
+            raise NotFoundError("there is no payment out of a wallet with this id")
+        return wallet_payment_view(dict(row))
+
+    async def wallet_payments(
+        self, *, limit: int, cursor: str | None = None, review: str | None = None
+    ) -> Found[WalletPaymentView]:
+        """A page of payments in the order of their ids; `review`: to be looked at, for this.
+
+        `any` is for whatever reason.
+        """
+        async with self._database.connection() as connection:
+            rows = await wallet_payments.listed(
+                connection, after=cursor or "", limit=limit + 1, review=review
+            )
+        found = [wallet_payment_view(dict(row)) for row in rows]
+        return first_of(found, limit, lambda one: one.payment_id)
+
+    async def recover_wallet_payment(self, payment_id: str, actor: Actor) -> WalletPaymentView:
+        """Take the money for a payment that was made and that the wallet could not pay for.
+
+        Raises NotFoundError, and PaymentRefusedError when there is nothing to recover, or the
+        wallet still cannot pay.
+        """
+        async with self._database.transaction() as connection:
+            locked = await wallet_payments.lock(connection, [payment_id])
+            payment, now = locked.payments.get(payment_id), locked.now
+            if payment is None or now is None:
+                raise NotFoundError("there is no payment out of a wallet with this id")
+            if payment.review != Review.INSUFFICIENT_FUNDS:
+                raise PaymentRefusedError("CONFLICT", "this payment does not wait for money")
+            terms = Terms(payment.source_id, self._name_of(payment.source_id), self._rules.told_to)
+            after = await PaymentService(terms).recover(connection, payment, now)
+            if after.status is not WalletPaymentStatus.COMPLETED:
+                raise PaymentRefusedError("INSUFFICIENT_FUNDS", "the wallet cannot pay for it yet")
+            await listings.record_action(
+                connection, actor.name, "wallet_payment_recovered", wallet_payment=payment_id
+            )
+        return await self.wallet_payment(payment_id)
+
+    async def payment_state(self, payment_id: str) -> PaymentStateView:
+        """What the query service shows. Raises NotFoundError, also for what it has not heard of."""
+        async with self._database.connection() as connection:
+            row = await payment_views.find(connection, payment_id)
+        if row is None:
+            raise NotFoundError("nothing is known of a payment with this id")
+        return payment_state_view(dict(row))
+
+    def rebuild_payment_states(self) -> AsyncIterator[int]:
+        """Make what is shown again from the log; yields how many payments each page had."""
+        return query.rebuild(self._database)
+
+    async def dead_callbacks(
+        self, *, limit: int, cursor: UUID | None = None
+    ) -> Found[CallbackView]:
+        """A page of what gateways told of transactions that no payment has, the newest first."""
+        async with self._database.connection() as connection:
+            rows = await gateway_callbacks.dead(connection, last_id=below(cursor), limit=limit + 1)
+        return first_of([CallbackView(**dict(row)) for row in rows], limit, lambda one: one.id)
+
+    async def retry_callback(self, callback_id: UUID, actor: Actor) -> None:
+        """Look for its payment again, from the beginning. Raises NotFoundError."""
+        async with self._database.transaction() as connection:
+            if not await gateway_callbacks.wake(connection, callback_id):
+                raise NotFoundError(f"there is no dead callback {callback_id}")
+            await listings.record_action(
+                connection, actor.name, "callback_retried", callback_id=str(callback_id)
+            )
+
+    def _paying_source(self) -> Source:
+        for source in self._rules.sources.values():
+            if source.is_calling_back:
+                return source
+        raise PaymentRefusedError(
+            "NO_GATEWAY", "no gateway for payments out of a wallet is configured"
+        )
+
+    def _name_of(self, source_id: int) -> str:
+        named = {source.id: source.name for source in self._rules.sources.values()}
+        return next((name for one, name in named.items() if one == source_id), "")
+
+    async def _payable(self, wallet_id: UUID, amount: str, currency: str | None) -> Money:
+        wallet = await self.wallet(wallet_id)
+        try:
+            paid = money(amount, currency or wallet.currency)
+        except InvalidMoneyError as error:
+            raise InvalidRequestError(f"amount: {error}") from None
+        if paid.amount_minor == 0:
+            raise InvalidRequestError("amount: give one above zero")
+        if paid.currency != wallet.currency:
+            raise InvalidRequestError(f"currency: the wallet is in {wallet.currency}")
+        return paid
+
+
+async def _initiated(connection: Connection, asked: Initiation, source: str) -> bool:
+    """Add the payment and let the payment service know, unless it is there already."""
+    new = await wallet_payments.open_payments(connection, [(asked, wallet_payments.NO_TIME)])
+    if not new:
+        return False
+    locked = await wallet_payments.lock(connection, [asked.payment_id])
+    payment = locked.payments[asked.payment_id]
+    await outbox.add(connection, [fact_of(payment, FactType.INITIATED, source)])
+    return True

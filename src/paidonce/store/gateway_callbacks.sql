@@ -1,0 +1,96 @@
+-- name: write
+-- Each word of a transaction once. Only of a new one the outside is told; whoever sends it again
+-- finds it done.
+WITH new AS (
+    INSERT INTO gateway_callbacks (
+        id, source_id, transaction_id, says, event_id, try_at, received_at)
+    SELECT id, source_id, transaction_id, says, event_id,
+           clock_timestamp() + :first_delay_s::float8 * interval '1 second', received_at
+      FROM unnest(
+          :id::uuid[], :source_id::smallint[], :transaction_id::text[], :says::text[],
+          :event_id::uuid[], :received_at::timestamptz[])
+          AS given (id, source_id, transaction_id, says, event_id, received_at)
+     ORDER BY source_id, transaction_id, says
+    ON CONFLICT (source_id, transaction_id, says) DO NOTHING
+    RETURNING id, source_id, transaction_id, says, received_at
+)
+INSERT INTO outbox (aggregate_type, aggregate_id, type, version, payload, occurred_at)
+SELECT 'gateway-callback', new.transaction_id, 'ProviderCallbackReceived', 1,
+       jsonb_build_object(
+           'callback_id', new.id, 'source', s.name, 'transaction_id', new.transaction_id,
+           'says', new.says),
+       new.received_at
+  FROM new
+  JOIN sources AS s ON s.id = new.source_id
+ ORDER BY new.id;
+
+-- name: waiting
+-- Of what these tell, as far as it has not been heard.
+SELECT id, source_id, transaction_id
+  FROM gateway_callbacks
+ WHERE id = ANY (:id::uuid[])
+   AND status = 'WAITING';
+
+-- name: due
+SELECT id, source_id, transaction_id
+  FROM gateway_callbacks
+ WHERE try_at <= clock_timestamp()
+ ORDER BY try_at
+ LIMIT :limit;
+
+-- name: lock_unheard
+-- What the gateway has said of these transactions and nobody has heard, the first word first. Also
+-- what had been given up: now its payment is there.
+SELECT id, source_id, transaction_id, says
+  FROM gateway_callbacks
+ WHERE (source_id, transaction_id) IN (
+           SELECT * FROM unnest(:source_id::smallint[], :transaction_id::text[]))
+   AND status <> 'DONE'
+ ORDER BY id
+   FOR UPDATE;
+
+-- name: finish
+UPDATE gateway_callbacks AS c
+   SET status = 'DONE', payment_id = d.payment_id, try_at = NULL, ended_at = clock_timestamp()
+  FROM unnest(:id::uuid[], :payment_id::text[]) AS d (id, payment_id)
+ WHERE c.id = d.id
+   AND c.status <> 'DONE';
+
+-- name: put_off
+-- No payment has this transaction: later again, after its delay, or never when those are used up.
+-- Who holds one now has found its payment, or puts it off himself.
+UPDATE gateway_callbacks AS c
+   SET attempts = c.attempts + 1,
+       status = CASE WHEN c.attempts + 1 >= :max_attempts::integer THEN 'DEAD' ELSE 'WAITING' END,
+       try_at = CASE WHEN c.attempts + 1 < :max_attempts
+                     THEN clock_timestamp() + interval '1 second'
+                          * (:delays_s::float8[])[least(c.attempts + 2, cardinality(:delays_s))] END,
+       ended_at = CASE WHEN c.attempts + 1 >= :max_attempts THEN clock_timestamp() END
+ WHERE c.id = ANY (ARRAY(
+     SELECT d.id FROM gateway_callbacks AS d
+      WHERE d.id = ANY (:id::uuid[]) AND d.status = 'WAITING' AND d.try_at <= clock_timestamp()
+        FOR UPDATE SKIP LOCKED))
+RETURNING c.id, c.source_id, c.transaction_id, c.says, c.status, c.event_id, c.attempts;
+
+-- name: next_try
+SELECT extract(epoch FROM min(try_at) - clock_timestamp())::float8 AS next_s
+  FROM gateway_callbacks
+ WHERE try_at IS NOT NULL;
+
+-- name: dead
+SELECT c.id, s.name AS source, c.transaction_id, c.says, c.event_id, c.attempts, c.received_at,
+       c.ended_at
+  FROM gateway_callbacks AS c
+  JOIN sources AS s ON s.id = c.source_id
+ WHERE c.status = 'DEAD'
+   AND c.id <= :last_id
+ ORDER BY c.id DESC
+ LIMIT :limit;
+
+-- name: wake
+-- A person wants it tried again.
+UPDATE gateway_callbacks
+   SET status = 'WAITING', attempts = 0, try_at = clock_timestamp(), ended_at = NULL
+ WHERE id = :id
+   AND status = 'DEAD'
+RETURNING id;

@@ -1,0 +1,72 @@
+"""`paidonce wallet`."""
+
+import json
+from typing import Any, Final
+
+import pytest
+
+from tests.flow import shop as flow_shop
+from tests.flow.conftest import Shared
+from tests.flow.shop import Shop
+from tests.flow.tools import paidonce
+
+CONFIG: Final = flow_shop.CONFIG
+
+
+@pytest.fixture
+def shop(shared: Shared) -> Shop:
+    return Shop(shared.service)
+
+
+def asked(shop: Shop, *arguments: str) -> Any:
+    done = paidonce(shop.service.folder, "wallet", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_wallet_from_the_command_line(shop: Shop, shared: Shared) -> None:
+    """OPS-7 USE-2 WAL-1: all that HTTP can do, and the audit log names who typed."""
+    owner = shop.name("owner")
+    wallet = asked(shop, "create", "--owner", owner, "--currency", "RUB")
+    shop.paid(shop.name("paid"), shop.order(kind="wallet", wallet_id=wallet["id"]))
+    payment = shop.name("cart") + "/1"
+    made = asked(shop, "reserve", wallet["id"], payment, "100.00", "--expires-in", "0")
+    assert (made["status"], made["expires_at"]) == ("RESERVED", None)
+    assert [one["available"] for one in asked(shop, "list", "--owner", owner)] == ["890.00"]
+    assert asked(shop, "commit", payment, "--amount", "40.00")["committed"] == "40.00"
+    other = shop.name("cart")
+    asked(shop, "reserve", wallet["id"], other, "5.00")
+    assert asked(shop, "release", other)["status"] == "RELEASED"
+    assert asked(shop, "show", wallet["id"])["balance"] == "950.00"
+    assert asked(shop, "show", wallet["id"], "--at", "2020-01-01")["balance"] == "0.00"
+    entries = asked(shop, "entries", wallet["id"])
+    assert [one["amount"] for one in entries] == ["-40.00", "990.00"]
+    actors = shared.rows(
+        "SELECT DISTINCT actor FROM audit_log WHERE details ->> 'wallet_id' = $1", wallet["id"]
+    )
+    assert [row["actor"].partition(":")[0] for row in actors] == ["cli"]
+
+
+def test_what_cannot_be_done_is_told(shop: Shop) -> None:
+    """USE-2"""
+    wallet = asked(shop, "create", "--owner", shop.name("owner"), "--currency", "RUB")
+    done = paidonce(shop.service.folder, "wallet", "reserve", wallet["id"], "poor", "1.00")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "not enough money" in done.stderr
+    done = paidonce(shop.service.folder, "wallet", "commit", "nothing-of-this-name")
+    assert (done.returncode, "there is no reservation" in done.stderr) == (1, True)
+
+
+def test_verify_says_by_its_exit_code_whether_all_adds_up(shop: Shop, shared: Shared) -> None:
+    """WAL-2 USE-2"""
+    done = paidonce(shop.service.folder, "wallet", "verify")
+    assert (done.returncode, "sums to zero" in done.stdout) == (0, True), done.stderr
+    wallet = asked(shop, "create", "--owner", shop.name("owner"), "--currency", "RUB")["id"]
+    shared.rows("UPDATE wallets SET balance_minor = 5 WHERE id = $1", wallet)
+    done = paidonce(shop.service.folder, "wallet", "verify")
+    assert done.returncode == 1
+    assert wallet in done.stdout
+    assert "not explained" in done.stderr
+    told = paidonce(shop.service.folder, "wallet", "verify", "--json")
+    assert [one["what"] for one in json.loads(told.stdout)] == ["balance"]
+    shared.rows("UPDATE wallets SET balance_minor = 0 WHERE id = $1", wallet)

@@ -1,0 +1,151 @@
+"""The payment service without its processes: messages by hand, answers by hand, a real database."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from uuid_utils.compat import uuid7
+
+from paidonce.bus.messages import Message, topic_of
+from paidonce.domain.events import SourceId, WalletId
+from paidonce.domain.notices import NoticeKind
+from paidonce.services.callbacks import CallbackRetries
+from paidonce.services.calling import Caller
+from paidonce.services.gateway import Access, Gateway
+from paidonce.services.payments import PaymentService, Terms
+from paidonce.store import gateway_callbacks
+from paidonce.store.db import Database
+from paidonce.store.schema import register_source
+
+NOBODY = Access(url="http://127.0.0.1:9", key=None, timeout_s=0.1, rate=100.0, max_calls=4)
+TOLD_TO = {NoticeKind.WALLET_PAYMENT: ("people",), NoticeKind.CALLBACK: ("people",)}
+
+
+@dataclass
+class Office:
+    """A payment service, the one who calls its gateway, and the one who tries callbacks again."""
+
+    database: Database
+    terms: Terms
+    service: PaymentService
+    caller: Caller
+    retries: CallbackRetries
+
+    async def take(self, *messages: Message) -> None:
+        async with self.database.transaction() as connection:
+            await self.service.take(connection, messages)
+
+    async def wallet(self, amount_minor: int = 10_000, currency: str = "RUB") -> WalletId:
+        """A wallet with money, and entries that explain it."""
+        wallet_id = WalletId(uuid7())
+        async with self.database.transaction() as connection:
+            await connection.execute(
+                "INSERT INTO wallets (id, owner, currency, balance_minor) VALUES ($1, $2, $3, $4)",
+                wallet_id,
+                str(uuid4()),
+                currency,
+                amount_minor,
+            )
+            await connection.execute(
+                "INSERT INTO ledger_entries (movement_id, account, currency, amount_minor, at)"
+                " SELECT $1, account, $2, amount, now() FROM unnest($3::text[], $4::bigint[])"
+                " AS e (account, amount)",
+                uuid7(),
+                currency,
+                [f"wallet:{wallet_id}", "gateway:1"],
+                [amount_minor, -amount_minor],
+            )
+        return wallet_id
+
+    async def told(self, transaction_id: str, *words: str) -> list[Message]:
+        """The gateway has called back with these; the messages that say so."""
+        now = datetime.now(UTC)
+        rows = [
+            (uuid7(), self.terms.source_id, transaction_id, word, uuid7(), now) for word in words
+        ]
+        async with self.database.transaction() as connection:
+            await gateway_callbacks.write(connection, rows)
+        return [
+            message("ProviderCallbackReceived", transaction_id, {"callback_id": str(row[0])})
+            for row in rows
+        ]
+
+    async def rows(self, sql: str, *values: object) -> list[dict[str, Any]]:
+        async with self.database.connection() as connection:
+            return [dict(row) for row in await connection.fetch(sql, *values)]
+
+    async def payment(self, payment_id: str) -> dict[str, Any]:
+        (found,) = await self.rows(
+            "SELECT * FROM wallet_payments WHERE payment_id = $1", payment_id
+        )
+        return found
+
+    async def balance(self, wallet_id: WalletId) -> tuple[int, int]:
+        (found,) = await self.rows("SELECT * FROM wallets WHERE id = $1", wallet_id)
+        return found["balance_minor"], found["reserved_minor"]
+
+    async def types_of(self, payment_id: str) -> list[str]:
+        log = await self.rows(
+            "SELECT type, version FROM outbox WHERE aggregate_type = 'wallet-payment'"
+            " AND aggregate_id = $1 ORDER BY seq",
+            payment_id,
+        )
+        first = log[0]["version"] if log else 1
+        assert [one["version"] for one in log] == list(range(first, first + len(log)))
+        return [one["type"] for one in log]
+
+    async def make_due(self) -> None:
+        """What waits for its time has it."""
+        async with self.database.connection() as connection:
+            await connection.execute(
+                "UPDATE gateway_callbacks SET try_at = now() WHERE try_at IS NOT NULL"
+            )
+
+
+async def opened_office(database: Database, **terms: Any) -> Office:
+    async with database.transaction() as connection:
+        source_id: SourceId = await register_source(connection, "bank", "standard")
+    agreed = Terms(source_id, "bank", TOLD_TO, **terms)
+    gateway = Gateway(NOBODY)
+    return Office(
+        database,
+        agreed,
+        PaymentService(agreed),
+        Caller(database, gateway, agreed),
+        CallbackRetries(database, agreed),
+    )
+
+
+def message(
+    kind: str,
+    key: str,
+    said: dict[str, Any] | bytes,
+    *,
+    version: int = 1,
+    time: datetime | None = None,
+) -> Message:
+    """What a bus would give to a consumer."""
+    about = "gateway-callback" if kind == "ProviderCallbackReceived" else "wallet-payment"
+    body = said if isinstance(said, bytes) else json.dumps(said).encode()
+    at = time or datetime.now(UTC)
+    return Message(uuid7(), topic_of(about), key, kind, version, at, body)
+
+
+def initiated(payment_id: str, wallet_id: object, amount: str = "10.00", **said: Any) -> Message:
+    """Somebody starts a payment."""
+    usual = {
+        "payment_id": payment_id,
+        "wallet_id": str(wallet_id),
+        "amount": amount,
+        "currency": "RUB",
+    }
+    return message("PaymentInitiated", payment_id, usual | said)
+
+
+async def at_once(*work: Any) -> Sequence[Any]:
+    """All of it side by side; what went wrong is among the results."""
+    return await asyncio.gather(*work, return_exceptions=True)

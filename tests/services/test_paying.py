@@ -1,0 +1,259 @@
+"""Payments out of a wallet: a real service, a real gateway, and what goes wrong between them."""
+
+from collections.abc import Iterator
+
+import jsonschema_rs
+import orjson
+import pytest
+
+from paidonce.bus.schemas import schemas
+from paidonce.store import outbox
+from paidonce.store.db import open_database
+from tests.gateways.paying import Manners, PayingGateway, running
+from tests.service import started_service
+from tests.services.payer import Payer, config_for, until
+
+MANNERS = {
+    "plain": Manners(),
+    "twice": Manners(copies=3),
+    "early": Manners(calls_back_first=True, delay_s=0.3),
+    "slow": Manners(delay_s=0.3),
+    "silent": Manners(is_silent=2, calls_back=(), ends="succeeded"),
+    "unheard": Manners(is_silent=2, calls_back_first=True),
+    "breaks": Manners(breaks=2),
+    "refuses": Manners(refuses=422),
+    "locked": Manners(refuses=403),
+    "pending": Manners(calls_back=("pending", "succeeded")),
+    "fails": Manners(calls_back=("failed",)),
+    "regrets": Manners(calls_back=("failed", "succeeded")),
+    "wavers": Manners(calls_back=("succeeded", "failed")),
+    "knows": Manners(answers="succeeded", calls_back=()),
+    "declines": Manners(answers="failed", calls_back=()),
+    "quiet": Manners(calls_back=()),
+}
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[PayingGateway]:
+    with running(PayingGateway(lambda name: MANNERS[name.partition("-")[0]])) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def payer(
+    gateway: PayingGateway, shared_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Payer]:
+    config = config_for(gateway)
+    service = started_service(tmp_path_factory.mktemp("paying"), shared_database, config)
+    gateway.callback_url = f"http://127.0.0.1:{service.port}/webhooks/bank"
+    yield Payer(service, gateway, shared_database)
+    service.end()
+
+
+def test_a_payment_is_reserved_carried_out_and_taken(payer: Payer) -> None:
+    """SVC-1 QRY-1: from the call to the read model, and each step is told."""
+    wallet = payer.wallet("100.00")
+    started = payer.start("plain-1", wallet, "30.00")
+    assert (started.http, started.json["status"]) == (202, "INITIATED")
+    done = payer.ended("plain-1")
+    assert done["transaction_id"] == payer.gateway.charges["plain-1"].transaction_id
+    assert payer.balance(wallet) == ("70.00", "0.00")
+    assert payer.types_of("plain-1") == [
+        "PaymentInitiated", "PaymentProcessing", "PaymentCompleted",
+    ]  # fmt: skip
+    view = payer.view("plain-1").json
+    assert view == {
+        "payment_id": "plain-1",
+        "status": "COMPLETED",
+        "amount": "30.00",
+        "currency": "RUB",
+        "version": 3,
+        "updated_at": done["updated_at"],
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "twice",
+        "early",
+        "slow",
+        "silent",
+        "unheard",
+        "breaks",
+        "pending",
+        "knows",
+        "wavers",
+        "regrets",
+    ],
+)
+def test_it_is_paid_once_whatever_the_gateway_does(payer: Payer, name: str) -> None:
+    """SVC-1 RET-5: slow, silent, down for a moment, calling back too often or too early."""
+    wallet = payer.wallet("100.00")
+    payer.start(f"{name}-1", wallet)
+    payer.ended(f"{name}-1")
+    assert payer.balance(wallet) == ("90.00", "0.00")
+    assert payer.gateway.keys[f"{name}-1"] == {f"{name}-1"}
+    assert [row["version"] for row in payer.log_of(f"{name}-1")][:3] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "failure"),
+    [("refuses", "GATEWAY_REFUSED"), ("fails", "DECLINED"), ("declines", "DECLINED")],
+)
+def test_a_payment_that_fails_lets_go_of_the_money(payer: Payer, name: str, failure: str) -> None:
+    """SVC-1: failed, and then released."""
+    wallet = payer.wallet("100.00")
+    payer.start(f"{name}-2", wallet)
+    assert payer.ended(f"{name}-2", "FAILED")["failure"] == failure
+    assert payer.balance(wallet) == ("100.00", "0.00")
+    assert payer.types_of(f"{name}-2")[-1] == "PaymentFailed"
+
+
+def test_a_payment_that_the_wallet_cannot_pay_never_reaches_the_gateway(payer: Payer) -> None:
+    """SVC-1 WAL-2."""
+    wallet = payer.wallet("5.00")
+    payer.start("plain-poor", wallet, "5.01")
+    assert payer.ended("plain-poor", "FAILED")["failure"] == "INSUFFICIENT_FUNDS"
+    assert payer.gateway.told["plain-poor"] == 0
+    assert payer.balance(wallet) == ("5.00", "0.00")
+
+
+def test_success_after_failure_takes_the_money_again(payer: Payer) -> None:
+    """SVC-1: the gateway had given up too early, and the wallet still has the money."""
+    wallet = payer.wallet("100.00")
+    payer.start("fails-1", wallet)
+    failed = payer.ended("fails-1", "FAILED")
+    assert payer.balance(wallet) == ("100.00", "0.00")
+    payer.call_back(failed["transaction_id"], "succeeded")
+    payer.ended("fails-1")
+    assert payer.balance(wallet) == ("90.00", "0.00")
+    assert payer.types_of("fails-1")[-2:] == ["PaymentFailed", "PaymentRecovered"]
+
+
+def test_success_after_failure_without_money_goes_to_a_person(payer: Payer) -> None:
+    """SVC-1: never silence; when the money is there, the person has it taken."""
+    wallet = payer.wallet("10.00")
+    payer.start("fails-poor", wallet)
+    failed = payer.ended("fails-poor", "FAILED")
+    payer.start("plain-rich", wallet)
+    payer.ended("plain-rich")
+    payer.call_back(failed["transaction_id"], "succeeded")
+    until(lambda: payer.payment("fails-poor")["review"] == "INSUFFICIENT_FUNDS", "a person looks")
+    listed = payer.service.api("GET", "/wallet-payments", review="INSUFFICIENT_FUNDS").json["items"]
+    assert [one["payment_id"] for one in listed] == ["fails-poor"]
+    assert payer.payment("fails-poor")["status"] == "FAILED"
+    refused = payer.service.api("POST", "/wallet-payments/fails-poor/recover")
+    assert (refused.http, refused.json["code"]) == (409, "INSUFFICIENT_FUNDS")
+    payer.top_up(wallet, "10.00")
+    recovered = payer.service.api("POST", "/wallet-payments/fails-poor/recover")
+    assert (recovered.http, recovered.json["status"]) == (200, "COMPLETED")
+    assert recovered.json["review"] is None
+    payer.ended("fails-poor")
+    assert payer.balance(wallet) == ("0.00", "0.00")
+
+
+def test_a_refusal_of_the_call_is_none_of_the_payment(payer: Payer) -> None:
+    """SVC-1: a wrong key of ours, told by 403, fails no payment."""
+    wallet = payer.wallet()
+    payer.start("locked-1", wallet)
+    until(lambda: payer.gateway.told["locked-1"] > 2, "it is told again and again")
+    assert payer.payment("locked-1")["status"] == "PROCESSING"
+
+
+def test_a_repeat_is_the_same_payment_and_other_content_is_a_conflict(payer: Payer) -> None:
+    """SVC-1: its id is its key."""
+    wallet = payer.wallet()
+    assert payer.start("plain-again", wallet).http == 202
+    repeated = payer.start("plain-again", wallet)
+    assert (repeated.http, repeated.json["payment_id"]) == (200, "plain-again")
+    other = payer.start("plain-again", wallet, "11.00")
+    assert (other.http, other.json["code"]) == (409, "IDEMPOTENCY_CONFLICT")
+    payer.ended("plain-again")
+    assert payer.start("plain-again", wallet).json["status"] == "COMPLETED"
+    assert len(payer.log_of("plain-again")) == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "http"),
+    [
+        ({"amount": "0"}, 400),
+        ({"amount": "1.005"}, 400),
+        ({"amount": "-1"}, 400),
+        ({"currency": "USD"}, 400),
+        ({"payment_id": ".."}, 400),
+        ({"payment_id": "a\nb"}, 400),
+        ({"wallet_id": "00000000-0000-0000-0000-000000000000"}, 404),
+        ({"surplus": "x"}, 400),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_paid_is_refused_at_once(
+    payer: Payer, asked: dict[str, str], http: int
+) -> None:
+    """SVC-1: nothing is started."""
+    usual = {"payment_id": "plain-refused", "wallet_id": payer.wallet(), "amount": "1.00"}
+    assert payer.service.api("POST", "/wallet-payments", usual | asked).http == http
+    assert payer.service.api("GET", "/wallet-payments/plain-refused").http == 404
+
+
+def test_what_nobody_started_is_not_shown(payer: Payer) -> None:
+    """QRY-1."""
+    assert payer.view("plain-never").http == 404
+    assert payer.service.api("GET", "/wallet-payments/plain-never").http == 404
+
+
+def test_a_callback_makes_no_payment_of_the_ordinary_kind(payer: Payer) -> None:
+    """SVC-1 REC-7: it is an event that is processed, and a duplicate when it comes again."""
+    wallet = payer.wallet()
+    payer.start("quiet-1", wallet)
+    until(lambda: payer.payment("quiet-1")["transaction_id"] is not None, "it is told")
+    transaction_id = payer.payment("quiet-1")["transaction_id"]
+    payments = payer.rows("SELECT count(*) AS number FROM payments")[0]["number"]
+    first = payer.call_back(transaction_id, "succeeded", "evt-quiet")
+    assert (first.http, first.json["status"]) == (200, "success")
+    again = payer.call_back(transaction_id, "succeeded", "evt-quiet")
+    assert (again.http, again.json["status"]) == (200, "duplicate")
+    other = payer.call_back(transaction_id, "succeeded", "evt-quiet-2")
+    assert (other.http, other.json["status"]) == (200, "success")
+    payer.ended("quiet-1")
+    assert payer.rows("SELECT count(*) AS number FROM payments")[0]["number"] == payments
+    told = payer.rows(
+        "SELECT payload FROM outbox WHERE type = 'ProviderCallbackReceived' AND aggregate_id = $1",
+        transaction_id,
+    )
+    assert len(told) == 1
+    assert payer.balance(wallet) == ("990.00", "0.00")
+
+
+def test_a_refund_at_the_gateway_is_for_a_person(payer: Payer) -> None:
+    """SVC-1: it is kept, and changes nothing by itself."""
+    data = {"payment_id": "tx-refunded", "amount": "1.00", "currency": "RUB"}
+    told = payer.post("bank", "payment.refunded", data)
+    assert (told.http, told.json["status"]) == (200, "accepted")
+    event = payer.service.api("GET", f"/events/{told.json['event_id']}").json
+    assert (event["status"], event["error_code"]) == ("FAILED_FINAL", "NON_SUCCESS_STATUS")
+
+
+async def test_what_is_told_is_as_its_schemas_say(payer: Payer) -> None:
+    """BUS-1 SVC-1: every event that these tests have led to."""
+    database = await open_database(payer.database_url)
+    try:
+        async with database.connection() as connection:
+            told = await outbox.after(connection, {"wallet-payment": 0, "gateway-callback": 0}, 500)
+    finally:
+        await database.close()
+    known = schemas()
+    for one in told:
+        checker = jsonschema_rs.validator_for(known[one.type], validate_formats=True)
+        assert checker.is_valid(orjson.loads(one.body)), one
+    assert {one.type for one in told} == {name for name in known if name.startswith("P")}
+
+
+def test_the_gateway_knows_the_key_and_nobody_else_hears_of_it(payer: Payer) -> None:
+    """SEC-7."""
+    assert payer.gateway.unauthorized == 0
+    log = (payer.service.folder / "stdout").read_text() + (
+        payer.service.folder / "stderr"
+    ).read_text()
+    assert "gateway-key" not in log
