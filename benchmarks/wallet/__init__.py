@@ -1,0 +1,1 @@
+"""Reserve and commit beside the same written by hand: make bench ARGS=--wallet."""

@@ -73,8 +73,8 @@ class Line:
 
     callers: int
     wallets: int
-    ours: Sequence[float]
-    by_hand: Sequence[float]
+    ours: list[float]
+    by_hand: list[float]
 
     @property
     def cells(self) -> list[str]:
@@ -113,7 +113,7 @@ async def _measure_all(plan: Plan, databases: Databases, progress: Progress) -> 
     lines = [Line(callers, wallets, [], []) for callers, wallets in cases]
     for number in range(plan.rounds):
         for line in lines:
-            pairs: list[tuple[Open, list[float]]] = [(ours, line.ours), (by_hand, line.by_hand)]  # type: ignore[list-item]
+            pairs: list[tuple[Open, list[float]]] = [(ours, line.ours), (by_hand, line.by_hand)]
             for opened, figures in pairs if number % 2 else reversed(pairs):
                 progress.update(task, description=f"{line.callers} callers")
                 figures.append(await _measure(plan, databases, line, opened))

@@ -1,14 +1,18 @@
 """Wallets over HTTP: reservations, repeats, races, the ledger and what it says of the past."""
 
+import asyncio
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
+from uuid import UUID
 
+import asyncpg
 import pytest
 
 from tests.conftest import StartService
@@ -16,6 +20,7 @@ from tests.flow import shop as flow_shop
 from tests.flow.conftest import Shared
 from tests.flow.shop import Shop
 from tests.flow.tools import at_once, is_problem, items, until
+from tests.scenarios.trouble import cut_connections
 from tests.service import Reply
 
 CONFIG: Final = f"""{flow_shop.CONFIG}
@@ -294,6 +299,45 @@ def test_two_servers_on_one_database(start_service: StartService) -> None:
         for name in [first, *others]
     )
     assert standing(shops[1], wallet) == (f"{1000 - spent:.2f}", "0.00", f"{1000 - spent:.2f}")
+
+
+async def test_a_wallet_that_somebody_holds_is_no_lack_of_money(shop: Shop, shared: Shared) -> None:
+    """WAL-2: 503, and the same call again is obeyed."""
+    wallet, payment = topped_up(shop), shop.name("cart")
+    holder = await asyncpg.connect(shared.database_url)
+    async with holder.transaction():
+        await holder.execute("SELECT 1 FROM wallets WHERE id = $1 FOR UPDATE", UUID(wallet))
+        reply = await asyncio.to_thread(reserve, shop, wallet, payment)
+        assert is_problem(reply, 503)
+        assert reply.json["code"] == "UNAVAILABLE"
+        assert int(reply.headers["retry-after"]) > 0
+    await holder.close()
+    assert reserve(shop, wallet, payment).http == 201
+
+
+def test_a_call_whose_answer_was_lost_is_repeated(shop: Shop, shared: Shared) -> None:
+    """WAL-1 REL-1: every session with the database is cut, again and again, while two commit."""
+    wallet = topped_up(shop)
+    names = [shop.name("cart") for _ in range(20)]
+
+    def insist(call: Callable[[], Reply]) -> Reply:
+        return until(lambda: reply if (reply := call()).http != 503 else None) or call()
+
+    def pay() -> set[int]:
+        made = [insist(partial(reserve, shop, wallet, one, "10.00")) for one in names]
+        return {
+            reply.http for reply in [*made, *(insist(partial(commit, shop, one)) for one in names)]
+        }
+
+    def cut() -> set[int]:
+        for _ in range(10):
+            cut_connections(shared)
+        return set()
+
+    codes = at_once(pay, pay, cut)
+    assert codes[0] | codes[1] <= {200, 201}
+    assert standing(shop, wallet) == ("790.00", "0.00", "790.00")
+    assert len(items(shop.service, f"/wallets/{wallet}/entries")) == 21
 
 
 HOWTO: Final = Path(__file__).parents[2] / "docs" / "howto" / "wallet.md"
