@@ -37,6 +37,21 @@ FAILING: Final = ("fails", "declines", "refuses")
 USUAL: Final = [*["plain"] * 20, *MANNERS]
 
 
+LEFT: Final = """
+SELECT (SELECT count(*) FROM wallet_payments WHERE status IN ('COMPLETED', 'FAILED')) AS ended,
+       (SELECT count(*) FROM payment_views JOIN wallet_payments USING (payment_id, status, version))
+           AS shown,
+       (SELECT count(*) FROM gateway_callbacks WHERE status = 'WAITING') AS waiting,
+       (SELECT count(*) FROM outbox WHERE published_at IS NULL) AS unpublished,
+       (SELECT count(*)
+          FROM outbox AS o, unnest(ARRAY['payments', 'query']) AS g (consumer)
+         WHERE (o.aggregate_type = 'wallet-payment'
+                OR (o.aggregate_type = 'gateway-callback' AND g.consumer = 'payments'))
+           AND NOT EXISTS (SELECT 1 FROM processed_events AS e
+                            WHERE e.consumer = g.consumer AND e.event_id = o.id)) AS untaken
+"""
+
+
 class Company:
     """A process for each role, any of which may be killed and is started again."""
 
@@ -116,15 +131,8 @@ def wait_for_the_end(database_url: str, number: int) -> None:
     """Until each payment has ended, and the read model has heard of it."""
     deadline_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline_s:
-        (left,) = rows(
-            database_url,
-            "SELECT (SELECT count(*) FROM wallet_payments WHERE status IN ('COMPLETED', 'FAILED'))"
-            " AS ended, (SELECT count(*) FROM payment_views v JOIN wallet_payments p USING"
-            " (payment_id, status, version)) AS shown, (SELECT count(*) FROM gateway_callbacks"
-            " WHERE status = 'WAITING') AS waiting, (SELECT count(*) FROM outbox WHERE"
-            " published_at IS NULL) AS unpublished",
-        )
-        if left == {"ended": number, "shown": number, "waiting": 0, "unpublished": 0}:
+        (left,) = rows(database_url, LEFT)
+        if left == {"ended": number, "shown": number, "waiting": 0, "unpublished": 0, "untaken": 0}:
             return
         time.sleep(0.25)
     raise AssertionError(f"not all of {number} ended: {left}")

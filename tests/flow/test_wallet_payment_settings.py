@@ -38,4 +38,4 @@ def test_without_a_gateway_nothing_is_paid(start_service: StartService) -> None:
 def test_what_is_wrong_with_the_settings_is_told(chosen: dict[str, str], told: str) -> None:
     """USE-3"""
     with pytest.raises((ConfigurationError, ValueError), match=told):
-        configured_gateway(Settings(sources=SOURCES, payment_service=chosen))  # type: ignore[arg-type]
+        configured_gateway(Settings(sources=SOURCES, payment_service=chosen))
