@@ -100,12 +100,13 @@ def test_every_payment_ends_once_whoever_is_killed(
             company.kill_and_replace(victim, starting)
         for start in starts:
             start.result()
-    wait_for_the_end(database_url, number)
+    wait_for_the_end(company, database_url, number)
     company.kill("web")
     found = verified(company, gateway, database_url)
     findings.add(
         Experiment.SERVICES_KILLED,
-        f"{company.kills.total() - 1} kills ({', '.join(roles)}), {number:,} payments",
+        f"{company.kills.total() - 1} kills ({', '.join(roles)}), {company.crashes} crashes of "
+        f"their own, {number:,} payments",
         f"{found['COMPLETED']:,} paid and {found['FAILED']:,} failed, each once; wallets, "
         "payments, read model, log and gateway agree",
     )
@@ -147,7 +148,7 @@ def test_a_payment_ends_once_though_its_service_dies_at_each_moment(
             number += 1
         assert mortal.wait(DEATH_TIMEOUT_S) == SIGKILLED
     company.start("survivor", ",".join(ROLES))
-    wait_for_the_end(database_url, number)
+    wait_for_the_end(company, database_url, number)
     found = verified(company, gateway, database_url)
     findings.add(
         Experiment.CRASH_POINTS,
