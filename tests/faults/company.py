@@ -1,6 +1,5 @@
 """Processes that make payments out of wallets together, and what has to agree in the end."""
 
-import signal
 import subprocess
 import sys
 import time
@@ -8,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from signal import SIGABRT, SIGSEGV
 from typing import Any, Final
 
 from confluent_kafka.admin import AdminClient
@@ -17,7 +17,8 @@ from tests.flow.tools import rows
 from tests.gateways.paying import Manners, PayingGateway
 from tests.service import Service, spawned, started_service
 
-DEADLINE_S: Final = 1_200.0
+DEADLINE_S: Final = 300.0
+"""How long it may take after the last of them was started."""
 TOP_UP: Final = "1000000.00"
 
 MANNERS: Final = {
@@ -105,7 +106,7 @@ class Company:
         broker was away, at the moment when the broker came back.
         """
         for role, member in list(self.members.items()):
-            if self.broker is not None and member.process.poll() == -signal.SIGSEGV:
+            if self.broker is not None and member.process.poll() in (-SIGSEGV, -SIGABRT):
                 self.crashes += 1
                 self.start(role)
 
