@@ -88,7 +88,7 @@ def test_every_payment_ends_once_whoever_is_killed(
     wallets = [payer.wallet(TOP_UP) for _ in range(WALLETS)]
     names = [f"{dice.choice(USUAL)}-{one}" for one in range(number)]
     chosen = {name: dice.choice(wallets) for name in names}
-    roles = ROLES if company.broker is None else (*ROLES, "broker")
+    roles = (*ROLES, "broker") if company.broker is not None and full else ROLES
     victims = [role for role in roles for _ in range(SERVICE_KILLS.at(full))]
     dice.shuffle(victims)
     with ThreadPoolExecutor(SENDERS) as senders, ThreadPoolExecutor(len(ROLES)) as starting:
@@ -100,12 +100,13 @@ def test_every_payment_ends_once_whoever_is_killed(
             company.kill_and_replace(victim, starting)
         for start in starts:
             start.result()
-    wait_for_the_end(database_url, number)
+    wait_for_the_end(company, database_url, number)
     company.kill("web")
     found = verified(company, gateway, database_url)
     findings.add(
         Experiment.SERVICES_KILLED,
-        f"{company.kills.total() - 1} kills ({', '.join(roles)}), {number:,} payments",
+        f"{company.kills.total() - 1} kills ({', '.join(roles)}), {company.crashes} crashes of "
+        f"their own, {number:,} payments",
         f"{found['COMPLETED']:,} paid and {found['FAILED']:,} failed, each once; wallets, "
         "payments, read model, log and gateway agree",
     )
@@ -147,7 +148,7 @@ def test_a_payment_ends_once_though_its_service_dies_at_each_moment(
             number += 1
         assert mortal.wait(DEATH_TIMEOUT_S) == SIGKILLED
     company.start("survivor", ",".join(ROLES))
-    wait_for_the_end(database_url, number)
+    wait_for_the_end(company, database_url, number)
     found = verified(company, gateway, database_url)
     findings.add(
         Experiment.CRASH_POINTS,

@@ -1,6 +1,9 @@
 """Payments out of a wallet: a real service, a real gateway, and what goes wrong between them."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import jsonschema_rs
 import orjson
@@ -235,8 +238,44 @@ def test_a_refund_at_the_gateway_is_for_a_person(payer: Payer) -> None:
     assert (event["status"], event["error_code"]) == ("FAILED_FINAL", "NON_SUCCESS_STATUS")
 
 
+def test_the_command_line_can_do_it_all(payer: Payer) -> None:
+    """OPS-7: start, show, list, and what is shown made again."""
+    wallet = payer.wallet()
+    started = paidonce(
+        payer, "wallet-payments", "start", "knows-cli", "--wallet-id", wallet, "--amount", "1.00"
+    )
+    assert started["status"] == "INITIATED"
+    payer.ended("knows-cli")
+    assert paidonce(payer, "wallet-payments", "show", "knows-cli")["status"] == "COMPLETED"
+    assert paidonce(payer, "views", "show", "knows-cli")["version"] == 3
+    names = [one["payment_id"] for one in paidonce(payer, "wallet-payments", "list")]
+    assert "knows-cli" in names
+    assert paidonce(payer, "wallet-payments", "list", "--review", "NOTHING") == []
+    assert paidonce(payer, "wallet-payments", "callbacks") == []
+    payer.rows("DELETE FROM payment_views WHERE payment_id = 'knows-cli'")
+    assert payer.view("knows-cli").http == 404
+    command = [sys.executable, "-m", "paidonce", "views", "rebuild"]
+    subprocess.run(command, cwd=payer.service.folder, check=True, capture_output=True)
+    assert payer.view("knows-cli").json["status"] == "COMPLETED"
+
+
+def paidonce(payer: Payer, *words: str) -> Any:
+    """What a command of the program answers to programs."""
+    command = [sys.executable, "-m", "paidonce", *words, "--json"]
+    done = subprocess.run(
+        command, cwd=payer.service.folder, check=True, capture_output=True, text=True
+    )
+    return orjson.loads(done.stdout)
+
+
 async def test_what_is_told_is_as_its_schemas_say(payer: Payer) -> None:
-    """BUS-1 SVC-1: every event that these tests have led to."""
+    """BUS-1 SVC-1: every event that there is, and all that these tests have led to."""
+    wallet = payer.wallet()
+    for name, status in (("knows-told", "COMPLETED"), ("fails-told", "FAILED")):
+        payer.start(name, wallet)
+        payer.ended(name, status)
+    payer.call_back(payer.payment("fails-told")["transaction_id"], "succeeded")
+    payer.ended("fails-told")
     database = await open_database(payer.database_url)
     try:
         async with database.connection() as connection:

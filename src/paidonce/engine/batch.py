@@ -244,10 +244,9 @@ class Batch:
     def _pass_on(self, item: Incoming | Waiting, event: PaymentEvent) -> Outcome:
         """Let the payment service hear it: it is of a payment out of a wallet, and makes none."""
         row = callback_row(item, event)
-        if row is None:
-            return NOT_HEARD
-        self._changes.callbacks.append(row)
-        return PROCESSED
+        if row is not None:
+            self._changes.callbacks.append(row)
+        return NOT_HEARD if row is None else PROCESSED
 
     def _decide_stale(self, item: Refused) -> Decision | None:
         """What a delivery that came too late leaves behind: money that is known, and not applied.
