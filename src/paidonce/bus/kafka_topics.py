@@ -1,5 +1,6 @@
 """Topics: made where they are missing, and how much of them a group has not read."""
 
+import threading
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from typing import Any, Final
@@ -35,6 +36,7 @@ class Topics:
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
         self._client: AdminClient | None = None
+        self._making = threading.Lock()
         self._known: set[str] = set()
 
     def ensure(self, names: Collection[str]) -> None:
@@ -108,9 +110,11 @@ class Topics:
 
     @property
     def _admin(self) -> AdminClient:
-        if self._client is None:
-            self._client = AdminClient(self._options.admin())
-        return self._client
+        """One for all threads: one that is dropped while answers are due never gives them."""
+        with self._making:
+            if self._client is None:
+                self._client = AdminClient(self._options.admin())
+            return self._client
 
 
 def away(error: Exception) -> BusAwayError:
