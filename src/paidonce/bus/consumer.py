@@ -6,7 +6,6 @@ can have it given to the group again. A database or a bus that is away is waited
 """
 
 import asyncio
-import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -16,6 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from paidonce import telemetry
+from paidonce.awaiting import comes_within
 from paidonce.bus.contract import Bus
 from paidonce.bus.messages import Message
 from paidonce.bus.ring import FASTEST_POLL_S, Patience, Ring
@@ -127,9 +127,7 @@ class Consumer:
     async def stop(self) -> None:
         """The same, and wait for it, but not for long: what is not taken then is sent again."""
         self.finish()
-        try:
-            await asyncio.wait_for(self._stopped.wait(), STOP_TIMEOUT_S)
-        except TimeoutError:
+        if not await comes_within(self._stopped, STOP_TIMEOUT_S):
             log.warning("consumer_cut_off", consumer=self._name)
 
     async def close(self) -> None:
@@ -342,8 +340,7 @@ class Consumer:
 
     async def _pause(self, pause_s: float) -> None:
         """Wait, unless asked to stop."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop_asked.wait(), pause_s)
+        await comes_within(self._stop_asked, pause_s)
 
 
 def _message_of(letter: Retried) -> Message:

@@ -6,11 +6,11 @@ again, which consumers know by the ids.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from typing import Final
 
 from paidonce import telemetry
+from paidonce.awaiting import comes_within
 from paidonce.bus.contract import Bus
 from paidonce.bus.postgres import PostgresBus, message_of
 from paidonce.bus.ring import Patience, Ring
@@ -69,8 +69,7 @@ class Relay:
     async def stop(self) -> None:
         """The same, and wait for it, but not for long: it would be published again."""
         self.finish()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopped.wait(), STOP_TIMEOUT_S)
+        await comes_within(self._stopped, STOP_TIMEOUT_S)
 
     async def lead(self) -> None:
         """Be the one that publishes until stopped or cut off; not if somebody else is."""
@@ -127,5 +126,4 @@ class Relay:
 
     async def _pause(self, pause_s: float) -> None:
         """Wait, unless asked to stop."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop_asked.wait(), pause_s)
+        await comes_within(self._stop_asked, pause_s)

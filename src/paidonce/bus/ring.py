@@ -4,8 +4,9 @@ Nothing depends on a ring being heard: everybody looks by himself several times 
 """
 
 import asyncio
-import contextlib
 from typing import Final
+
+from paidonce.awaiting import comes_within
 
 FASTEST_POLL_S: Final = 0.01
 SLOWEST_POLL_S: Final = 0.25
@@ -41,8 +42,7 @@ class Ear:
 
     async def wait(self, timeout_s: float) -> None:
         """Wait for a ring, for so long at most."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._rung.wait(), timeout_s)
+        await comes_within(self._rung, timeout_s)
         self._rung.clear()
 
 

@@ -7,13 +7,13 @@ claimed, and it is settled in that transaction.
 """
 
 import asyncio
-import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
+from paidonce.awaiting import comes_within
 from paidonce.crashpoints import Point, passing
 from paidonce.domain.events import EventId, SourceId
 from paidonce.engine.bell import Bell
@@ -104,9 +104,7 @@ class Asker:
     async def stop(self) -> None:
         """The same, and wait for it, but not for long."""
         self.finish()
-        try:
-            await asyncio.wait_for(self._stopped.wait(), STOP_TIMEOUT_S)
-        except TimeoutError:
+        if not await comes_within(self._stopped, STOP_TIMEOUT_S):
             log.warning("asker_cut_off")
 
     async def close(self) -> None:
@@ -262,8 +260,7 @@ class Asker:
 
     async def _pause(self, pause_s: float) -> None:
         """Wait, unless asked to stop."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop_asked.wait(), max(pause_s, 0.0))
+        await comes_within(self._stop_asked, pause_s)
 
 
 def _this_task() -> asyncio.Task[None]:

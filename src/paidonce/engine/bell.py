@@ -7,6 +7,7 @@ then, so that a ring that is lost with its connection costs seconds and no event
 import asyncio
 from typing import Final, NoReturn
 
+from paidonce.awaiting import comes_within
 from paidonce.store import due
 from paidonce.store.db import Database
 from paidonce.telemetry import logger
@@ -30,9 +31,7 @@ class Ear:
 
     async def heard(self, timeout_s: float) -> bool:
         """Wait for a ring, for so long at most; rings since the last call count."""
-        try:
-            await asyncio.wait_for(self._rung.wait(), timeout_s)
-        except TimeoutError:
+        if not await comes_within(self._rung, timeout_s):
             return False
         self._rung.clear()
         return True

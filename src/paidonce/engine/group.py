@@ -111,7 +111,8 @@ class Group:
     async def stop(self) -> None:
         """Settle what waits, then stop; by force after a while."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._empty(), STOP_TIMEOUT_S)
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._empty()
         for flusher in self._flushers:
             flusher.cancel()
         if self._flushers:

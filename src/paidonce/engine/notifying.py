@@ -7,7 +7,6 @@ one that hangs, or is away for hours, holds up nobody.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from typing import Final
 from uuid_utils.compat import uuid7
 
 from paidonce import telemetry
+from paidonce.awaiting import comes_within
 from paidonce.crashpoints import Point, passing
 from paidonce.engine.channels import Channel
 from paidonce.engine.composing import composed, trial_content
@@ -65,8 +65,7 @@ class Notifier:
     async def stop(self) -> None:
         """The same, and wait for what is under way, but not for long: it would be sent again."""
         self.finish()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopped.wait(), STOP_TIMEOUT_S)
+        await comes_within(self._stopped, STOP_TIMEOUT_S)
 
     async def run_once(self) -> int:
         """See to each channel once; returns how many messages were taken."""
@@ -136,8 +135,7 @@ class Notifier:
 
     async def _pause(self, pause_s: float) -> None:
         """Wait, unless asked to stop."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop_asked.wait(), pause_s)
+        await comes_within(self._stop_asked, pause_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ nothing twice.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
+from paidonce.awaiting import comes_within
 from paidonce.crashpoints import Point, passing
 from paidonce.domain.events import EventId
 from paidonce.engine.bell import Bell
@@ -107,9 +107,7 @@ class Replayer:
     async def stop(self) -> None:
         """The same, and wait for it, but not for long."""
         self.finish()
-        try:
-            await asyncio.wait_for(self._stopped.wait(), STOP_TIMEOUT_S)
-        except TimeoutError:
+        if not await comes_within(self._stopped, STOP_TIMEOUT_S):
             log.warning("replayer_cut_off")
 
     async def _work(self) -> None:
@@ -350,5 +348,4 @@ async def _finished(connection: Connection, replay: Replay, success: bool, **tol
 
 async def _wait(stop_asked: asyncio.Event, pause_s: float) -> None:
     """Wait, unless asked to stop."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(stop_asked.wait(), max(pause_s, 0.0))
+    await comes_within(stop_asked, pause_s)

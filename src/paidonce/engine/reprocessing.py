@@ -133,7 +133,8 @@ class Reprocessor:
         or too many wait for their turn.
         """
         try:
-            await asyncio.wait_for(self._turns.acquire(), TURN_S)
+            async with asyncio.timeout(TURN_S):
+                await self._turns.acquire()
         except TimeoutError:
             raise DatabaseAwayError("many events are being processed again; try again") from None
         try:

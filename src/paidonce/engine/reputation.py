@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NoReturn
 
+from paidonce.awaiting import comes_within
 from paidonce.domain.risk import BanPolicy, Suspicion
 from paidonce.engine.bans import Bans
 from paidonce.engine.known import KnownAddresses
@@ -91,9 +92,7 @@ class Reputation:
 
     async def _wait(self) -> None:
         await asyncio.sleep(WRITE_PAUSE_S if self._is_well else POLL_S)
-        try:
-            await asyncio.wait_for(self._news.wait(), POLL_S)
-        except TimeoutError:
+        if not await comes_within(self._news, POLL_S):
             return
         self._news.clear()
 

@@ -5,10 +5,10 @@ the events are there for the next one. Any number of workers may run.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from paidonce.awaiting import comes_within
 from paidonce.crashpoints import Point, passing
 from paidonce.domain.events import Code, EventStatus, Outcome
 from paidonce.engine.bell import Bell
@@ -76,9 +76,7 @@ class Worker:
     async def stop(self) -> None:
         """The same, and wait for it, but not for long."""
         self.finish()
-        try:
-            await asyncio.wait_for(self._stopped.wait(), STOP_TIMEOUT_S)
-        except TimeoutError:
+        if not await comes_within(self._stopped, STOP_TIMEOUT_S):
             log.warning("worker_cut_off")
 
     async def close(self) -> None:
@@ -161,8 +159,7 @@ class Worker:
 
     async def _pause(self, pause_s: float) -> None:
         """Wait, unless asked to stop."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop_asked.wait(), pause_s)
+        await comes_within(self._stop_asked, pause_s)
 
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.is_closed():

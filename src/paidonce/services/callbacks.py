@@ -6,13 +6,13 @@ a person is told: nothing that concerns money is dropped.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
 from paidonce import telemetry
+from paidonce.awaiting import comes_within
 from paidonce.bus.ring import Ring
 from paidonce.domain.notices import NoticeKind
 from paidonce.services.payments import PaymentService, Terms
@@ -58,8 +58,7 @@ class CallbackRetries:
     async def stop(self) -> None:
         """The same, and wait for it, but not for long."""
         self.finish()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopped.wait(), STOP_TIMEOUT_S)
+        await comes_within(self._stopped, STOP_TIMEOUT_S)
 
     async def run_once(self) -> int:
         """Try what is due; returns how many there were."""

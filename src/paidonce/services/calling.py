@@ -7,11 +7,11 @@ not answer is asked again with growing pauses, for ever: in the end slowly, and 
 """
 
 import asyncio
-import contextlib
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from paidonce.awaiting import comes_within
 from paidonce.bus.ring import Patience, Ring
 from paidonce.crashpoints import Point, passing
 from paidonce.domain.wallet_payments import (
@@ -83,8 +83,7 @@ class Caller:
     async def stop(self) -> None:
         """The same, and wait for it, but not for long."""
         self.finish()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopped.wait(), STOP_TIMEOUT_S)
+        await comes_within(self._stopped, STOP_TIMEOUT_S)
 
     async def close(self) -> None:
         """Let go of everything; what was not saved is asked for when its lease is over."""

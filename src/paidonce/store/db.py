@@ -151,7 +151,8 @@ class Database:
     async def close(self) -> None:
         """Close the pool, by force if it does not close by itself."""
         try:
-            await asyncio.wait_for(self.pool.close(), timeout=CLOSE_TIMEOUT_S)
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self.pool.close()
         except TimeoutError:
             self.pool.terminate()
 
