@@ -61,7 +61,7 @@ def test_an_operator_sees_how_far_each_group_is_behind(shared: Shared, letters: 
     told = service.api("GET", "/bus").json
     (group,) = (one for one in told["groups"] if one["consumer"] == "followers")
     assert (group["consumer"], group["about"], group["lag"]) == ("followers", "thing", 0)
-    assert told["dead_letters"] == {"followers": 3}
+    assert told["dead_letters"]["followers"] == 3
     assert service.metric("bus_dead_letters", consumer="followers") == 3
     assert service.metric("bus_lag", consumer="followers", about="thing") == 0
     done = paidonce(service.folder, "bus", "status")
@@ -69,7 +69,7 @@ def test_an_operator_sees_how_far_each_group_is_behind(shared: Shared, letters: 
     assert "followers" in done.stdout
     assert "0 messages are not published yet." in done.stderr
     done = paidonce(service.folder, "bus", "status", "--json")
-    assert json.loads(done.stdout)["dead_letters"] == {"followers": 3}
+    assert json.loads(done.stdout)["dead_letters"]["followers"] == 3
 
 
 def test_a_message_that_was_buried_is_listed_and_retried(

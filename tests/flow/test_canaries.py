@@ -26,7 +26,8 @@ from tests.providers.cases.standard import whsec
 from tests.providers.conformance import FORM
 from tests.service import KEY, Reply, Service
 
-CONFIG: Final = f"""{gateways.CONFIG}
+UNLIMITED: Final = gateways.CONFIG.replace("[limits]", '[limits]\nkeys = ""')
+CONFIG: Final = f"""{UNLIMITED}
 [sources.kr]
 provider = "portone"
 secrets = ["{whsec("kr")}"]
