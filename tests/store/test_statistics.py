@@ -209,7 +209,8 @@ async def test_any_history_is_counted_as_it_was(
         async with database.connection() as connection:
             await connection.execute(
                 "TRUNCATE webhook_events, event_keys, due, payments, payment_ids, users,"
-                " subscriptions, orders, wallets, audit_log, event_counts, event_count_deltas"
+                " subscriptions, orders, wallets, reservations, audit_log, event_counts,"
+                " event_count_deltas"
             )
         shop = await opened_shop(database, seed)
         for _ in range(STEPS):

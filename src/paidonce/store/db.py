@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -112,7 +112,7 @@ class Database:
                 raise away(error) from error
             raise
         finally:
-            await self.pool.release(connection)
+            await self._give_back(connection)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -147,6 +147,14 @@ class Database:
             )
         except Exception as error:
             raise away(error) from error
+
+    async def _give_back(self, connection: Any) -> None:
+        """One that is lost at that very moment has done what it was for: the pool forgets it."""
+        try:
+            await self.pool.release(connection)
+        except Exception as error:
+            if trouble(error) is not Trouble.AWAY:
+                raise
 
     async def close(self) -> None:
         """Close the pool, by force if it does not close by itself."""
