@@ -1,5 +1,6 @@
--- A key may be any text: payments of the services are named by whoever starts them. Rows that were
--- written by an older program still fit. The table is rewritten; it holds days of messages, not years.
+-- A key may be any text: payments of the services are named by whoever starts them. Rows that an
+-- older program writes still fit. The table is rewritten, and whoever settles waits meanwhile:
+-- until now nothing was published, so that it holds all that was ever told.
 ALTER TABLE outbox ALTER COLUMN aggregate_id TYPE text COLLATE "C" USING aggregate_id::text;
 
 CREATE TYPE written_message_2 AS (
