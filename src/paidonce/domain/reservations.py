@@ -180,7 +180,8 @@ def _commit(wallet: Wallet, reservation: Reservation, command: Commit, now: date
             return _taken(_let_go(wallet, reservation), reservation, amount_minor, now)
         case ReservationStatus.COMMITTED:
             is_same = command.amount_minor in (None, reservation.committed_minor)
-            return Judged(wallet, reservation, refusal=None if is_same else _COMMITTED)
+            refusal = None if is_same else Refusal.ALREADY_COMMITTED
+            return Judged(wallet, reservation, refusal=refusal)
         case ReservationStatus.RELEASED:
             return Judged(wallet, reservation, refusal=Refusal.ALREADY_RELEASED)
         case ReservationStatus.EXPIRED:
@@ -197,7 +198,7 @@ def _release(wallet: Wallet, reservation: Reservation, now: datetime) -> Judged:
             ended = replace(reservation, status=ReservationStatus.RELEASED, ended_at=now)
             return Judged(_let_go(wallet, reservation), ended)
         case ReservationStatus.COMMITTED:
-            return Judged(wallet, reservation, refusal=_COMMITTED)
+            return Judged(wallet, reservation, refusal=Refusal.ALREADY_COMMITTED)
         case ReservationStatus.RELEASED:
             return Judged(wallet, reservation)
         case ReservationStatus.EXPIRED:
@@ -223,7 +224,8 @@ def _take_after_all(wallet: Wallet, reservation: Reservation, now: datetime) -> 
             return _taken(_let_go(wallet, reservation), reservation, amount_minor, now)
         case ReservationStatus.COMMITTED:
             is_whole = reservation.committed_minor == amount_minor
-            return Judged(wallet, reservation, refusal=None if is_whole else _COMMITTED)
+            refusal = None if is_whole else Refusal.ALREADY_COMMITTED
+            return Judged(wallet, reservation, refusal=refusal)
         case _ if wallet.available_minor < amount_minor:
             return Judged(wallet, reservation, refusal=Refusal.INSUFFICIENT_FUNDS)
         case _:
@@ -252,6 +254,3 @@ def _let_go(wallet: Wallet, reservation: Reservation) -> Wallet:
 
 def _is_over(reservation: Reservation, now: datetime) -> bool:
     return reservation.expires_at is not None and reservation.expires_at <= now
-
-
-_COMMITTED = Refusal.ALREADY_COMMITTED
