@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from signal import SIGABRT, SIGSEGV
 from typing import Any, Final
 
 from confluent_kafka.admin import AdminClient
@@ -65,7 +64,6 @@ class Company:
         self.members: dict[str, Service] = {}
         self.broker: OwnBroker | None = None
         self.kills = Counter[str]()
-        self.crashes = 0  # of their own
         self._mortals: list[subprocess.Popen[bytes]] = []
         self._replacing: dict[str, Future[None]] = {}
 
@@ -99,16 +97,10 @@ class Company:
         self.kill(role)
         self._replacing[role] = starting.submit(self._start_again, role)
 
-    def replace_the_crashed(self) -> None:
-        """Start again whom librdkafka has taken down, as whoever supervises the service would.
-
-        Version 2.16.0 was seen to end a process with SIGSEGV that had joined its group while the
-        broker was away, at the moment when the broker came back.
-        """
-        for role, member in list(self.members.items()):
-            if self.broker is not None and member.process.poll() in (-SIGSEGV, -SIGABRT):
-                self.crashes += 1
-                self.start(role)
+    def expect_nobody_crashed(self) -> None:
+        """Whoever is not killed lives on, whatever becomes of the others."""
+        for role, member in self.members.items():
+            assert member.process.poll() is None, f"{role} ended with {member.process.returncode}"
 
     def _start_again(self, role: str) -> None:
         if role == "broker" and self.broker is not None:
@@ -145,7 +137,7 @@ def wait_for_the_end(company: Company, database_url: str, number: int) -> None:
     """Until each payment has ended, and the read model has heard of it."""
     deadline_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline_s:
-        company.replace_the_crashed()
+        company.expect_nobody_crashed()
         (left,) = rows(database_url, LEFT)
         if left == {"ended": number, "shown": number, "waiting": 0, "unpublished": 0, "untaken": 0}:
             return

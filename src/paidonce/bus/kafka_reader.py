@@ -18,7 +18,7 @@ from paidonce.bus.client_thread import ClientThread
 from paidonce.bus.cloud_events import MAX_BODY_BYTES, MAX_KEY_BYTES, headers_of, message_of
 from paidonce.bus.kafka_options import KafkaOptions
 from paidonce.bus.kafka_publisher import Publisher, Record
-from paidonce.bus.kafka_topics import Topics, away
+from paidonce.bus.kafka_topics import TIMEOUT_S, Topics, away
 from paidonce.bus.messages import Message, topic_of
 from paidonce.errors import BusAwayError, MessageRefusedError
 from paidonce.store.queries import Connection
@@ -72,7 +72,6 @@ class KafkaReader:
         self._group = group
         self._names = sorted(options.topic_there(topic_of(one)) for one in about)
         self._thread = ClientThread(f"kafka-reader-{group}")
-        self._lag_thread = ClientThread(f"kafka-lag-{group}")
         self._consumer: Consumer | None = None
         self._in_hand: dict[Place, tuple[int, int]] = {}  # offsets: the first, the one to go on at
         self._taken: dict[Place, int] = {}  # offsets to go on at that are not yet committed
@@ -111,7 +110,7 @@ class KafkaReader:
 
     async def lag(self, connection: Connection) -> int:
         """What the whole group has not acknowledged. Raises BusAwayError."""
-        return await self._lag_thread.run(lambda: self._topics.lag(self._group, self._names))
+        return await self._thread.run(self._lag)
 
     async def close(self) -> None:
         """Leave the group, so that others go on at once. What is in hand is theirs."""
@@ -122,7 +121,6 @@ class KafkaReader:
             log.warning("kafka_left_without_goodbye", group=self._group)
         finally:
             self._thread.end()
-            self._lag_thread.end()
 
     def _fetch(self, limit: int) -> tuple[list[Message], list[_Foreign]]:
         self._rewind()  # whoever had these was cut off before it could say what became of them
@@ -194,6 +192,16 @@ class KafkaReader:
             log.warning("kafka_offsets_not_committed", group=self._group, code=failed[0].name())
         if not failed or failed[0].code() in _NO_MEMBER:
             self._taken.clear()
+
+    def _lag(self) -> int:
+        # A member asks for its group's offsets. An AdminClient that does so while the broker comes
+        # back ends the process: librdkafka up to 2.16.1 looks for a group that it does not have.
+        consumer = self._consumer or self._join()
+        try:
+            committed = consumer.committed(self._topics.places(self._names), timeout=TIMEOUT_S)
+        except KafkaException as error:
+            raise away(error) from None
+        return self._topics.count_after(committed)
 
     def _rewind(self) -> None:
         """Go back to the first of what is in hand; by joining anew, where it cannot be done."""

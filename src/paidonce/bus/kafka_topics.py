@@ -1,16 +1,11 @@
-"""Topics: made where they are missing, and how much of them a group has not read."""
+"""Topics: made where they are missing, and how much is in them."""
 
 import threading
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from typing import Any, Final
 
-from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
@@ -54,22 +49,20 @@ class Topics:
         """Look again: one that was there may be gone."""
         self._known.clear()
 
-    def lag(self, group: str, names: Collection[str]) -> int:
-        """How many messages are there that the group has not acknowledged. Raises BusAwayError."""
+    def places(self, names: Collection[str]) -> list[TopicPartition]:
+        """Every partition of these topics. Raises BusAwayError."""
         there = self._partitions()
-        places = [TopicPartition(name, n) for name in names for n in range(there.get(name, 0))]
-        if not places:
-            return 0
-        group_id = self._options.group_id(group)
-        asked = [ConsumerGroupTopicPartitions(group_id, places)]
+        return [TopicPartition(name, n) for name in names for n in range(there.get(name, 0))]
+
+    def count_after(self, places: Collection[TopicPartition]) -> int:
+        """How many messages there are from these offsets on. Raises BusAwayError."""
         try:
-            done = self._admin.list_consumer_group_offsets(asked)[group_id].result(TIMEOUT_S)
             ends = self._offsets(places, _LATEST)
             begins = self._offsets(places, _EARLIEST)
         except (KafkaException, TimeoutError) as error:
             raise away(error) from None
-        taken = {(at.topic, at.partition): at.offset for at in done.topic_partitions}
-        return sum(max(end - max(taken[at], begins[at]), 0) for at, end in ends.items())
+        first = {(at.topic, at.partition): at.offset for at in places}
+        return sum(max(end - max(first[at], begins[at]), 0) for at, end in ends.items())
 
     def _partitions(self) -> Mapping[str, int]:
         try:
