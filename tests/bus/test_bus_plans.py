@@ -15,12 +15,12 @@ from tests.store.test_hot_queries import NOW, Node, _undone, assert_few_rows_are
 HISTORY: Final = 20_000
 WAITING: Final = 30
 FILL: Final = f"""
-INSERT INTO outbox (aggregate_type, aggregate_id, type, version, payload, occurred_at,
+INSERT INTO outbox (aggregate_type, aggregate_name, type, version, payload, occurred_at,
                     published_at, pos)
 SELECT CASE WHEN n % 2 = 0 THEN 'thing' ELSE 'other' END, n::text, 't', 1, '{{}}', now(), now(), n
   FROM generate_series(1, {HISTORY}) AS n;
 SELECT setval('outbox_positions', {HISTORY});
-INSERT INTO outbox (aggregate_type, aggregate_id, type, version, payload, occurred_at)
+INSERT INTO outbox (aggregate_type, aggregate_name, type, version, payload, occurred_at)
 SELECT 'thing', n::text, 't', 1, '{{}}', now() FROM generate_series(1, {WAITING}) AS n;
 INSERT INTO bus_cursors (consumer, about, pos) VALUES ('c', 'thing', {HISTORY} - 2 * {WAITING}),
                                                       ('d', 'other', {HISTORY});

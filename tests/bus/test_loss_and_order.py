@@ -61,8 +61,8 @@ async def test_a_late_commit_with_a_smaller_number_is_not_passed_over(database: 
     assert await relay_all(database) == 1
     assert await take_all(consumer) == 1
     await check(database)
-    (last,) = await rows(database, "SELECT aggregate_id FROM outbox ORDER BY pos DESC LIMIT 1")
-    assert last["aggregate_id"] == KEYS[0]
+    (last,) = await rows(database, "SELECT aggregate_name FROM outbox ORDER BY pos DESC LIMIT 1")
+    assert last["aggregate_name"] == KEYS[0]
     await consumer.close()
 
 

@@ -171,12 +171,12 @@ def _verify_log(database_url: str, payments: list[dict[str, Any]]) -> None:
     """For each payment: versions without a gap, in order, none twice; and all was taken once."""
     log = rows(
         database_url,
-        "SELECT aggregate_id, version, occurred_at FROM outbox"
+        "SELECT aggregate_name, version, occurred_at FROM outbox"
         " WHERE aggregate_type = 'wallet-payment' ORDER BY seq",
     )
     told: dict[str, list[dict[str, Any]]] = {}
     for fact in log:
-        told.setdefault(fact["aggregate_id"], []).append(fact)
+        told.setdefault(fact["aggregate_name"], []).append(fact)
     for payment in payments:
         facts = told[payment["payment_id"]]
         assert [one["version"] for one in facts] == list(range(1, payment["version"] + 1))

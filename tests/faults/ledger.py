@@ -173,9 +173,7 @@ _SUBSCRIPTIONS: Final = """
 SELECT s.id, u.email, s.status, s.current_period_end AS period_end
   FROM subscriptions AS s JOIN users AS u ON u.id = s.user_id
 """
-_MESSAGES: Final = (
-    "SELECT aggregate_id::uuid AS payment_id FROM outbox WHERE type = 'payment.applied'"
-)
+_MESSAGES: Final = "SELECT aggregate_id AS payment_id FROM outbox WHERE type = 'payment.applied'"
 
 
 async def look(database_url: str) -> Found:

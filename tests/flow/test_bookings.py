@@ -22,7 +22,7 @@ def confirmations(shared: Shared, reference: str) -> int:
     """How often the outside was told that a payment for the order was applied."""
     (row,) = shared.rows(
         "SELECT count(*) AS number FROM outbox AS m"
-        " JOIN payments AS p ON p.id::text = m.aggregate_id"
+        " JOIN payments AS p ON p.id = m.aggregate_id"
         " WHERE m.type = 'payment.applied' AND p.order_reference = $1",
         reference,
     )

@@ -100,7 +100,7 @@ SELECT o.reference, o.status AS order_status, o.paid_at AS order_paid_at,
        (SELECT count(*) FROM webhook_events AS e
          WHERE e.order_reference = o.reference AND e.processed_at IS NOT NULL) AS events,
        (SELECT count(*) FROM outbox AS m
-         WHERE m.aggregate_id = p.id::text AND m.type = 'payment.applied') AS applied_times
+         WHERE m.aggregate_id = p.id AND m.type = 'payment.applied') AS applied_times
   FROM orders AS o
   JOIN payments AS p ON p.order_reference = o.reference
   LEFT JOIN wallets AS w ON w.id = o.wallet_id

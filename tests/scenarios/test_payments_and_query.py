@@ -23,9 +23,9 @@ SLOW: Final = Manners(calls_back=(), delay_s=0.4)
 ROW: Final = "SELECT *, xmin::text AS written_by FROM wallet_payments WHERE payment_id = $1"
 VIEW: Final = "SELECT *, xmin::text AS written_by FROM payment_views WHERE payment_id = $1"
 COPY: Final = """
-INSERT INTO outbox (aggregate_type, aggregate_id, type, version, payload, occurred_at)
-SELECT aggregate_type, aggregate_id, type, version, payload, occurred_at + $3
-  FROM outbox WHERE aggregate_id = $1 AND type = $2
+INSERT INTO outbox (aggregate_type, aggregate_name, type, version, payload, occurred_at)
+SELECT aggregate_type, aggregate_name, type, version, payload, occurred_at + $3
+  FROM outbox WHERE aggregate_name = $1 AND type = $2
 RETURNING id
 """
 TAKEN: Final = "SELECT 1 FROM processed_events WHERE consumer = $1 AND event_id = $2"
@@ -74,7 +74,7 @@ def test_a_payment_is_created_by_its_event(payer: Payer) -> None:
     """S1 Payment Service, Creation / PaymentInitiated is received from the bus: it reserves."""
     wallet, payment, _ = under_way(payer)
     (event,) = payer.rows(
-        "SELECT id FROM outbox WHERE aggregate_id = $1 AND type = 'PaymentInitiated'", payment
+        "SELECT id FROM outbox WHERE aggregate_name = $1 AND type = 'PaymentInitiated'", payment
     )
     assert payer.rows(TAKEN, "payments", event["id"])
     assert payer.payment(payment)["status"] == "PROCESSING"
@@ -138,7 +138,7 @@ def test_a_new_callback_is_published(payer: Payer) -> None:
         payer.call_back(transaction, "succeeded")
     payer.ended(payment)
     told = payer.rows(
-        "SELECT type FROM outbox WHERE aggregate_type = 'gateway-callback' AND aggregate_id = $1",
+        "SELECT type FROM outbox WHERE aggregate_type = 'gateway-callback' AND aggregate_name = $1",
         transaction,
     )
     assert told == [{"type": "ProviderCallbackReceived"}]
@@ -229,7 +229,7 @@ def test_an_event_is_shown_once(payer: Payer) -> None:
     _, payment, transaction = under_way(payer)
     payer.call_back(transaction, "succeeded")
     payer.ended(payment)
-    log = payer.rows("SELECT id FROM outbox WHERE aggregate_id = $1", payment)
+    log = payer.rows("SELECT id FROM outbox WHERE aggregate_name = $1", payment)
     for event in log:
         assert len(payer.rows(TAKEN, "query", event["id"])) == 1
     with pytest.raises(asyncpg.UniqueViolationError, match="processed_events_pkey"):

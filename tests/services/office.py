@@ -91,7 +91,7 @@ class Office:
     async def types_of(self, payment_id: str) -> list[str]:
         log = await self.rows(
             "SELECT type, version FROM outbox WHERE aggregate_type = 'wallet-payment'"
-            " AND aggregate_id = $1 ORDER BY seq",
+            " AND aggregate_name = $1 ORDER BY seq",
             payment_id,
         )
         first = log[0]["version"] if log else 1

@@ -112,7 +112,7 @@ class Payer:
         """What the outside was told of the payment, in the order in which it was."""
         return self.rows(
             "SELECT type, version, occurred_at, payload FROM outbox WHERE aggregate_type = "
-            "'wallet-payment' AND aggregate_id = $1 ORDER BY seq",
+            "'wallet-payment' AND aggregate_name = $1 ORDER BY seq",
             payment_id,
         )
 

@@ -222,7 +222,8 @@ def test_a_callback_makes_no_payment_of_the_ordinary_kind(payer: Payer) -> None:
     payer.ended("quiet-1")
     assert payer.rows("SELECT count(*) AS number FROM payments")[0]["number"] == payments
     told = payer.rows(
-        "SELECT payload FROM outbox WHERE type = 'ProviderCallbackReceived' AND aggregate_id = $1",
+        "SELECT payload FROM outbox"
+        " WHERE type = 'ProviderCallbackReceived' AND aggregate_name = $1",
         transaction_id,
     )
     assert len(told) == 1

@@ -292,6 +292,14 @@ RIGHT = {
     "notice_messages": MESSAGE,
     "reconciliations": RECONCILIATION,
     "reconciliation_findings": FINDING,
+    "outbox": {
+        "aggregate_type": "payment",
+        "aggregate_id": UUID(int=1),
+        "type": "payment.applied",
+        "version": 1,
+        "payload": "{}",
+        "occurred_at": NOW,
+    },
     "bus_cursors": {"consumer": "c", "about": "a"},
     "bus_dead_letters": DEAD_MESSAGE,
 }
@@ -313,6 +321,8 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("gateway_callbacks", "gateway_callbacks_ended", {"status": "DONE", "try_at": None}),
     ("gateway_callbacks", "gateway_callbacks_tried", {"try_at": None}),
     ("payment_views", "payment_views_status", {"status": "PAID"}),
+    ("outbox", "outbox_key", {"aggregate_name": "ours and theirs"}),
+    ("outbox", "outbox_key", {"aggregate_id": None}),
     ("bus_cursors", "bus_cursors_pos", {"pos": -1}),
     ("bus_cursors", "bus_cursors_lag", {"lag": -1}),
     ("bus_dead_letters", "bus_dead_letters_attempts", {"attempts": 0}),

@@ -103,6 +103,6 @@ class Till:
         for one in payments:
             told = await self.stage.rows(
                 "SELECT 1 FROM outbox WHERE type = 'payment.applied' AND aggregate_id = $1",
-                str(one["id"]),
+                one["id"],
             )
             assert len(told) == (one["applied_at"] is not None)

@@ -1,15 +1,16 @@
 -- name: add
 -- In the transaction of what they tell, while its row is locked: so for each key the order of `seq`
 -- is the order of commits.
-INSERT INTO outbox (id, aggregate_type, aggregate_id, type, version, payload, occurred_at)
-SELECT id, aggregate_type, aggregate_id, type, version, payload, occurred_at
-  FROM unnest(:messages::written_message_2[]) WITH ORDINALITY AS m
+INSERT INTO outbox (id, aggregate_type, aggregate_name, type, version, payload, occurred_at)
+SELECT id, aggregate_type, aggregate_name, type, version, payload, occurred_at
+  FROM unnest(:messages::written_named_message[]) WITH ORDINALITY AS m
  ORDER BY m.ordinality;
 
 -- name: unpublished
 -- What is left is what has no flag, never what lies after a position: a transaction that took a
 -- smaller number may commit after one that took a greater.
-SELECT seq, id, aggregate_type AS about, aggregate_id AS key, type, version, occurred_at,
+SELECT seq, id, aggregate_type AS about, coalesce(aggregate_name, aggregate_id::text) AS key,
+       type, version, occurred_at,
        (payload || jsonb_build_object('version', version, 'occurred_at', occurred_at))::text AS body
   FROM outbox
  WHERE published_at IS NULL
@@ -33,8 +34,8 @@ UPDATE outbox AS o
 
 -- name: after
 -- Of each topic the next messages after a position in it, in the order of their positions.
-SELECT m.pos, m.id, c.about, m.aggregate_id AS key, m.type, m.version, m.occurred_at,
-       m.published_at,
+SELECT m.pos, m.id, c.about, coalesce(m.aggregate_name, m.aggregate_id::text) AS key,
+       m.type, m.version, m.occurred_at, m.published_at,
        (m.payload
         || jsonb_build_object('version', m.version, 'occurred_at', m.occurred_at))::text AS body
   FROM unnest(:about::text[], :pos::bigint[]) AS c (about, pos),

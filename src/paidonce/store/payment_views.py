@@ -51,7 +51,7 @@ async def hold(connection: Connection) -> None:
 async def payments_in_log(connection: Connection, after: str, limit: int) -> list[str]:
     """The payments that the log tells of, in the order of their ids."""
     rows = await QUERIES["payments_in_log"].rows(connection, after=after, limit=limit)
-    return [row["aggregate_id"] for row in rows]
+    return [row["aggregate_name"] for row in rows]
 
 
 async def log_of(connection: Connection, payment_ids: Sequence[str]) -> list[LoggedFact]:

@@ -25,19 +25,19 @@ SELECT payment_id, status, amount_minor, currency, version, updated_at
 LOCK TABLE payment_views IN SHARE ROW EXCLUSIVE MODE;
 
 -- name: payments_in_log
-SELECT DISTINCT aggregate_id
+SELECT DISTINCT aggregate_name
   FROM outbox
  WHERE aggregate_type = 'wallet-payment'
-   AND aggregate_id > :after
- ORDER BY aggregate_id
+   AND aggregate_name > :after
+ ORDER BY aggregate_name
  LIMIT :limit;
 
 -- name: log_of
-SELECT aggregate_id AS key, id, type, version, payload, occurred_at
+SELECT aggregate_name AS key, id, type, version, payload, occurred_at
   FROM outbox
  WHERE aggregate_type = 'wallet-payment'
-   AND aggregate_id = ANY (:payment_id::text[])
- ORDER BY aggregate_id, version;
+   AND aggregate_name = ANY (:payment_id::text[])
+ ORDER BY aggregate_name, version;
 
 -- name: replace
 INSERT INTO payment_views (payment_id, status, amount_minor, currency, version, updated_at)

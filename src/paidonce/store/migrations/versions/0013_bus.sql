@@ -1,10 +1,15 @@
--- A key may be any text: payments of the services are named by whoever starts them. Rows that an
--- older program writes still fit. The table is rewritten, and whoever settles waits meanwhile:
--- until now nothing was published, so that it holds all that was ever told.
-ALTER TABLE outbox ALTER COLUMN aggregate_id TYPE text COLLATE "C" USING aggregate_id::text;
+-- What others have named has a name: payments of the services, transactions of gateways. What we
+-- have named keeps its id, which is smaller, and written with each event that is settled.
+ALTER TABLE outbox
+    ADD COLUMN aggregate_name text COLLATE "C",
+    ALTER COLUMN aggregate_id DROP NOT NULL;
 
-CREATE TYPE written_message_2 AS (
-    id uuid, aggregate_type text, aggregate_id text, type text, version bigint, payload jsonb,
+-- Those that are there have an id, so that nobody has to wait until all of them are read.
+ALTER TABLE outbox ADD CONSTRAINT outbox_key
+    CHECK ((aggregate_id IS NULL) = (aggregate_name IS NOT NULL)) NOT VALID;
+
+CREATE TYPE written_named_message AS (
+    id uuid, aggregate_type text, aggregate_name text, type text, version bigint, payload jsonb,
     occurred_at timestamptz
 );
 

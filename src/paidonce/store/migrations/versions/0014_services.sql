@@ -68,5 +68,5 @@ CREATE TABLE payment_views (
 ) WITH (fillfactor = 75);
 
 -- The log of one payment, from which what is shown of it can be made again.
-CREATE INDEX outbox_of_wallet_payments ON outbox (aggregate_id, version)
+CREATE INDEX outbox_of_wallet_payments ON outbox (aggregate_name, version)
     WHERE aggregate_type = 'wallet-payment';
