@@ -130,7 +130,7 @@ class Traffic:
             yield
         finally:
             for loop in loops:
-                await loop.stop()
+                loop.finish()
             await asyncio.wait(tasks)
 
     async def _take(self, _: Connection, messages: Sequence[Message]) -> None:

@@ -46,12 +46,17 @@ from paidonce.services.gateway import Gateway
 from paidonce.settings import Role, Settings
 from paidonce.store.db import Database
 from paidonce.store.due import Lane
+from paidonce.telemetry import logger
 from paidonce.web.api import describe, operators_api
 from paidonce.web.edge import Edge, Receive, Scope, Send, is_delivery, path_within
 from paidonce.web.health import add_health
 from paidonce.web.sample_webhooks import add_sample_webhooks
 
+log = logger(__name__)
+
 ALL_ROLES: Final = frozenset(Role)
+FINISH_S: Final = 1.0
+"""How long loops have to finish what is in hand. What is not done then is done again."""
 CUT_OFF_S: Final = 1.5
 """How long loops that were cut off have to let go. A user's handler has a part of it."""
 
@@ -62,10 +67,7 @@ class Loop(Protocol):
     async def run(self) -> None: ...
 
     def finish(self) -> None:
-        """End what is in hand, and begin nothing new."""
-
-    async def stop(self) -> None:
-        """The same, and wait for it, but not for long."""
+        """End what is in hand, begin nothing new, and then return from `run`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +114,7 @@ async def opened_reconciler(settings: Settings) -> AsyncIterator[Operations]:
     async with opened_database(settings) as database, AsyncExitStack() as stack:
         rules, _ = await load_rules(settings, database)
         bell = Bell(database)
-        asker = Asker(database, rules, bell)
-        await stack.enter_async_context(in_background(asker.run()))
-        stack.push_async_callback(asker.stop)
+        _start(stack, [Asker(database, rules, bell)])
         await stack.enter_async_context(in_background(Reconciler(database, rules, bell).run()))
         yield _operations(settings, database, rules)
 
@@ -236,17 +236,21 @@ def _query_service(
 
 
 def _start(stack: AsyncExitStack, loops: Sequence[Loop]) -> None:
-    """Run the loops side by side; at the end they are stopped, and then cut off, all at once."""
-    tasks = [asyncio.create_task(loop.run()) for loop in loops]
+    """Run the loops side by side; at the end they may finish, and are then cut off, all at once."""
+    tasks = [asyncio.create_task(loop.run(), name=type(loop).__name__) for loop in loops]
 
     async def stop() -> None:
-        await asyncio.gather(*(loop.stop() for loop in loops))
-        for task in tasks:
+        for loop in loops:
+            loop.finish()
+        _, unfinished = await asyncio.wait(tasks, timeout=FINISH_S)
+        for task in unfinished:
+            log.warning("cut_off", what=task.get_name())
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=CUT_OFF_S)
+        if unfinished:
+            await asyncio.wait(unfinished, timeout=CUT_OFF_S)
 
-    stack.push_async_callback(stop)
+    if loops:
+        stack.push_async_callback(stop)
 
 
 def _doors(

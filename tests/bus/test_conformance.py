@@ -148,9 +148,9 @@ async def test_consumers_of_a_group_take_each_message_once_while_they_come_and_g
         await line.put(*THINGS, *THINGS)
         await until_followed(line, number * 8)
         if number < 3:
-            await consumers[number].stop()
+            consumers[number].finish()
             running[number].cancel()
-    await consumers[0].stop()
+    consumers[0].finish()
     await asyncio.wait(running)
     await check(line.database, [GROUP])
 

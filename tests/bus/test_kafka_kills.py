@@ -51,7 +51,7 @@ async def test_a_broker_that_is_killed_loses_nothing_and_keeps_the_order(
         await asyncio.to_thread(own_broker.start)
         await until_followed(database, (number + 1) * CHANGES)
     for one in (relay, consumer):
-        await one.stop()
+        one.finish()
     await asyncio.wait(loops)
     await check(database, [GROUP])
 

@@ -188,7 +188,7 @@ async def test_one_of_two_relays_leads_and_the_other_takes_over(database: Databa
             await asyncio.sleep(0.02)
     assert await _holders(database) not in ([], [holder])
     await check(database)
-    await second.stop()
+    second.finish()
     await following
     await consumer.close()
 

@@ -77,7 +77,9 @@ async def follow(connection: Connection, messages: Sequence[Message], name: str 
 
 
 class Elsewhere:
-    """Another bus than PostgreSQL for the relay, which knows it by its class; read all the same."""
+    """Another bus than PostgreSQL for the relay; read all the same."""
+
+    is_the_outbox = False
 
     async def publish(self, messages: Sequence[Message]) -> None:
         """It is safe there."""

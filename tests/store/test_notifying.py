@@ -239,7 +239,7 @@ async def test_a_channel_that_hangs_holds_up_no_other(
                 await office.notice(NoticeKind.CONFLICT)
                 await asyncio.sleep(0.01)
         assert len(hanging.heard) == 1
-        await notifier.stop()
+        notifier.finish()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
@@ -265,7 +265,7 @@ async def test_one_process_at_a_time_tells_people(
         while not await office.messages():
             await asyncio.sleep(0.01)
     for one in notifiers:
-        await one.stop()
+        one.finish()
     await asyncio.gather(*running)
     assert await office.messages() == [("ops", "SENT", 1)]
     assert len(receiver.heard) == 1

@@ -142,7 +142,7 @@ async def opened(
     reconciler = Reconciler(shop.database, rules, bell, pauses_s=())
     stage = replace(shop, rules=rules, source=source)
     yield Korea(stage, gateway, reconciler, Operations(shop.database, rules))
-    await asker.stop()
+    asker.finish()
     await asking
     await reconciler.close()
 

@@ -413,7 +413,7 @@ async def test_the_loop_finds_a_replay_and_runs_it(shop: Stage, settler: Settler
     verbs = Operations(shop.database, shop.rules)
     done = await verbs.create_replay(DEAD, ACTOR, is_dry_run=False, patience_s=10)
     assert (done.status, done.done) == ("DONE", 1)
-    await replayer.stop()
+    replayer.finish()
     await running
 
 
@@ -437,6 +437,6 @@ async def test_what_others_run_does_not_keep_a_replayer_from_what_nobody_runs(
     async with asyncio.timeout(20):
         while {(await shown(shop, one)).status for one in held} != {"DONE"}:
             await asyncio.sleep(0.05)
-    await replayer.stop()
+    replayer.finish()
     await running
     other.terminate()

@@ -49,7 +49,7 @@ async def test_a_replay_of_thin_events_does_not_hold_up_a_new_one(asked: Stage) 
         assert time.monotonic() < deadline_s
         await asyncio.sleep(0.05)
     assert (await asked.one(WAITING))["n"] > 0
-    await asker.stop()
+    asker.finish()
     await asking
 
 

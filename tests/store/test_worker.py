@@ -381,7 +381,7 @@ async def test_a_new_worker_is_careful_first_and_then_takes_batches(
     worker = Worker(shop.database, shop.rules, bell)
     running = asyncio.create_task(worker.run())
     await _until_empty(shop)
-    await worker.stop()
+    worker.finish()
     await asyncio.wait_for(running, 5)
     assert await applied(shop) == number
     (version,) = await shop.rows("SELECT version FROM subscriptions WHERE user_id = $1", user_id)
@@ -394,7 +394,7 @@ async def test_a_stopped_worker_ends_although_nothing_is_due(shop: Stage) -> Non
     worker = Worker(shop.database, shop.rules)
     running = asyncio.create_task(worker.run())
     await asyncio.sleep(0)
-    await worker.stop()
+    worker.finish()
     await asyncio.wait_for(running, 3)
 
 

@@ -40,7 +40,6 @@ PAUSE_AFTER_FAILURE_S: Final = 0.5
 LOOK_EVERY_S: Final = 1.0
 """How often to look for what an operator wants to be taken again."""
 SEEN_EVERY_S: Final = 10.0
-STOP_TIMEOUT_S: Final = 1.0
 _JITTER: Final = 0.2
 
 Take = Callable[[Connection, Sequence[Message]], Awaitable[None]]
@@ -108,7 +107,6 @@ class Consumer:
         self._connection: Connection | None = None
         self._due_s = {"look": 0.0, "seen": 0.0}
         self._stop_asked = asyncio.Event()
-        self._stopped = asyncio.Event()
 
     async def run(self) -> None:
         """Work until stopped."""
@@ -117,18 +115,11 @@ class Consumer:
                 await self._work()
         finally:
             await self.close()
-            self._stopped.set()
 
     def finish(self) -> None:
         """Finish the batch in hand, and then stop."""
         self._stop_asked.set()
         self._ear.ring()
-
-    async def stop(self) -> None:
-        """The same, and wait for it, but not for long: what is not taken then is sent again."""
-        self.finish()
-        if not await comes_within(self._stopped, STOP_TIMEOUT_S):
-            log.warning("consumer_cut_off", consumer=self._name)
 
     async def close(self) -> None:
         """Let go of the connection and of the reader."""

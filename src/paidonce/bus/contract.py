@@ -55,6 +55,9 @@ class Reader(Protocol):
 class Bus(Protocol):
     """Where the relay puts messages, and where readers come from."""
 
+    is_the_outbox: bool
+    """Whether messages stay where they were written, and the relay's mark alone publishes them."""
+
     async def publish(self, messages: Sequence[Message]) -> None:
         """Return when all of them are safe, each key's in its order.
 

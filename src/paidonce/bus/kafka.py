@@ -17,6 +17,8 @@ from paidonce.bus.messages import Message
 class KafkaBus:
     """All clients of one Kafka that a process has. Each is driven from a thread of its own."""
 
+    is_the_outbox = False
+
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
         self._topics = Topics(options)

@@ -15,6 +15,8 @@ from paidonce.store.queries import Connection
 class PostgresBus:
     """Messages stay where they were written; readers follow their positions."""
 
+    is_the_outbox = True
+
     async def publish(self, messages: Sequence[Message]) -> None:
         """Nothing is to be done: the relay's mark, which gives a position, is what publishes."""
 

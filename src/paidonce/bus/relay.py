@@ -12,7 +12,7 @@ from typing import Final
 from paidonce import telemetry
 from paidonce.awaiting import comes_within
 from paidonce.bus.contract import Bus
-from paidonce.bus.postgres import PostgresBus, message_of
+from paidonce.bus.postgres import message_of
 from paidonce.bus.ring import Patience, Ring
 from paidonce.crashpoints import Point, passing
 from paidonce.errors import BusAwayError, DatabaseAwayError
@@ -29,7 +29,6 @@ MAX_BATCH: Final = 1_000
 FOLLOWER_POLL_S: Final = 1.0
 """How often a process looks whether the one that publishes is gone."""
 PAUSE_AFTER_FAILURE_S: Final = 0.5
-STOP_TIMEOUT_S: Final = 1.0
 
 
 class Relay:
@@ -50,26 +49,17 @@ class Relay:
         self._max_batch = max_batch
         self._patience = Patience()
         self._stop_asked = asyncio.Event()
-        self._stopped = asyncio.Event()
 
     async def run(self) -> None:
         """Work until stopped: publish, or wait until whoever publishes is gone."""
-        try:
-            while not self._stop_asked.is_set():
-                await self.lead()
-                await self._pause(FOLLOWER_POLL_S)
-        finally:
-            self._stopped.set()
+        while not self._stop_asked.is_set():
+            await self.lead()
+            await self._pause(FOLLOWER_POLL_S)
 
     def finish(self) -> None:
         """Finish the batch in hand, and then stop."""
         self._stop_asked.set()
         self._ear.ring()
-
-    async def stop(self) -> None:
-        """The same, and wait for it, but not for long: it would be published again."""
-        self.finish()
-        await comes_within(self._stopped, STOP_TIMEOUT_S)
 
     async def lead(self) -> None:
         """Be the one that publishes until stopped or cut off; not if somebody else is."""
@@ -103,8 +93,7 @@ class Relay:
 
     async def _published(self, connection: Connection) -> Sequence[int]:
         """Give the bus what is next; returns where that stands in the outbox."""
-        if isinstance(self._bus, PostgresBus):
-            # The mark is what publishes: what the messages say, the relay need not know.
+        if self._bus.is_the_outbox:
             return await outbox.unpublished_places(connection, self._max_batch)
         entries = await outbox.unpublished(connection, self._max_batch)
         if entries:

@@ -41,7 +41,6 @@ FASTEST_LOOK_S: Final = 0.05
 STANDBY_S: Final = 0.5
 """How often to look whether another process has stopped asking for what is due."""
 PAUSE_AFTER_FAILURE_S: Final = 1.0
-STOP_TIMEOUT_S: Final = 1.0
 
 
 class Asker:
@@ -74,7 +73,6 @@ class Asker:
         self._connection_in_use = asyncio.Lock()
         self._looked_s = 0.0
         self._stop_asked = asyncio.Event()
-        self._stopped = asyncio.Event()
 
     async def run(self) -> None:
         """Ask until stopped."""
@@ -84,7 +82,6 @@ class Asker:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         finally:
             await self.close()
-            self._stopped.set()
 
     async def run_once(self) -> int:
         """Ask for what is due, as far as the limits allow; returns how many events were settled."""
@@ -100,12 +97,6 @@ class Asker:
         for task in self._conversing:
             task.cancel()
         self._ear.ring()
-
-    async def stop(self) -> None:
-        """The same, and wait for it, but not for long."""
-        self.finish()
-        if not await comes_within(self._stopped, STOP_TIMEOUT_S):
-            log.warning("asker_cut_off")
 
     async def close(self) -> None:
         """Let go of everything; what was not settled is still in the queue."""

@@ -33,7 +33,6 @@ LOCK: Final = "notifier"
 POLL_S: Final = 1.0
 FOLLOWER_POLL_S: Final = 5.0
 """How often a process looks whether the one that tells people is gone."""
-STOP_TIMEOUT_S: Final = 1.0
 DELAYS_S: Final = (*(float(2**power) for power in range(12)), 3600.0)
 """How long to wait after each attempt in vain: a second, two, four, … and then an hour each."""
 GIVE_UP_S: Final = 86_400.0
@@ -47,25 +46,16 @@ class Notifier:
         self._database = database
         self._channels = tuple(channels.values())
         self._stop_asked = asyncio.Event()
-        self._stopped = asyncio.Event()
 
     async def run(self) -> None:
         """Work until stopped; without channels there is nothing to do."""
-        try:
-            while self._channels and not self._stop_asked.is_set():
-                await self.lead()
-                await self._pause(FOLLOWER_POLL_S)
-        finally:
-            self._stopped.set()
+        while self._channels and not self._stop_asked.is_set():
+            await self.lead()
+            await self._pause(FOLLOWER_POLL_S)
 
     def finish(self) -> None:
         """Begin nothing new."""
         self._stop_asked.set()
-
-    async def stop(self) -> None:
-        """The same, and wait for what is under way, but not for long: it would be sent again."""
-        self.finish()
-        await comes_within(self._stopped, STOP_TIMEOUT_S)
 
     async def run_once(self) -> int:
         """See to each channel once; returns how many messages were taken."""

@@ -60,7 +60,6 @@ MAX_FAILURES: Final = 5
 MAX_STARTS: Final = 5
 """How often a chunk may fail, or end the process, before a person has to see it."""
 PAUSE_AFTER_FAILURE_S: Final = 1.0
-STOP_TIMEOUT_S: Final = 1.0
 
 
 class Replayer:
@@ -80,7 +79,6 @@ class Replayer:
         self._tasks: dict[ReplayId, asyncio.Task[None]] = {}
         self._held_s: dict[ReplayId, float] = {}  # when others were last found to run it
         self._stop_asked = asyncio.Event()
-        self._stopped = asyncio.Event()
 
     async def run(self) -> None:
         """Run replays until stopped."""
@@ -91,7 +89,6 @@ class Replayer:
         finally:
             for task in self._tasks.values():
                 task.cancel()
-            self._stopped.set()
 
     async def run_once(self) -> int:
         """Run what is there to its end; returns how many replays were begun with."""
@@ -103,12 +100,6 @@ class Replayer:
         """Finish the chunk in hand, and then stop. The replay goes on where one is running."""
         self._stop_asked.set()
         self._ear.ring()
-
-    async def stop(self) -> None:
-        """The same, and wait for it, but not for long."""
-        self.finish()
-        if not await comes_within(self._stopped, STOP_TIMEOUT_S):
-            log.warning("replayer_cut_off")
 
     async def _work(self) -> None:
         began_s = time.monotonic()

@@ -29,7 +29,6 @@ SLOWEST_POLL_S: Final = 5.0
 FASTEST_POLL_S: Final = 0.05
 """What is due but held by another worker is not asked for more often than this."""
 PAUSE_AFTER_FAILURE_S: Final = 1.0
-STOP_TIMEOUT_S: Final = 1.0
 CAREFUL_EVENTS: Final = MAX_BATCH
 """How many events a new process settles one by one, if there are so many: it may have been started
 because an event ended the one before it."""
@@ -57,7 +56,6 @@ class Worker:
         self._connection: Connection | None = None
         self._careful_events_left = CAREFUL_EVENTS
         self._stop_asked = asyncio.Event()
-        self._stopped = asyncio.Event()
 
     async def run(self) -> None:
         """Work until stopped."""
@@ -66,18 +64,11 @@ class Worker:
                 await self._work()
         finally:
             await self.close()
-            self._stopped.set()
 
     def finish(self) -> None:
         """Finish what is in hand, and then stop."""
         self._stop_asked.set()
         self._ear.ring()
-
-    async def stop(self) -> None:
-        """The same, and wait for it, but not for long."""
-        self.finish()
-        if not await comes_within(self._stopped, STOP_TIMEOUT_S):
-            log.warning("worker_cut_off")
 
     async def close(self) -> None:
         """Let go of the connection; whoever goes on working makes a new one."""

@@ -12,7 +12,6 @@ from typing import Final
 from uuid import UUID
 
 from paidonce import telemetry
-from paidonce.awaiting import comes_within
 from paidonce.bus.ring import Ring
 from paidonce.domain.notices import NoticeKind
 from paidonce.services.payments import PaymentService, Terms
@@ -28,7 +27,6 @@ log = logger(__name__)
 MAX_BATCH: Final = 100
 POLL_S: Final = 0.5
 PAUSE_AFTER_FAILURE_S: Final = 1.0
-STOP_TIMEOUT_S: Final = 1.0
 
 
 class CallbackRetries:
@@ -40,25 +38,16 @@ class CallbackRetries:
         self._service = PaymentService(terms)
         self._ear = Ring().ear()  # nobody rings but who wants it to stop
         self._stop_asked = asyncio.Event()
-        self._stopped = asyncio.Event()
 
     async def run(self) -> None:
         """Work until stopped."""
-        try:
-            while not self._stop_asked.is_set():
-                await self._work()
-        finally:
-            self._stopped.set()
+        while not self._stop_asked.is_set():
+            await self._work()
 
     def finish(self) -> None:
         """Begin nothing new."""
         self._stop_asked.set()
         self._ear.ring()
-
-    async def stop(self) -> None:
-        """The same, and wait for it, but not for long."""
-        self.finish()
-        await comes_within(self._stopped, STOP_TIMEOUT_S)
 
     async def run_once(self) -> int:
         """Try what is due; returns how many there were."""

@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from paidonce.awaiting import comes_within
 from paidonce.bus.ring import Patience, Ring
 from paidonce.crashpoints import Point, passing
 from paidonce.domain.wallet_payments import (
@@ -34,7 +33,6 @@ log = logger(__name__)
 
 MAX_RERUNS: Final = 20
 PAUSE_AFTER_FAILURE_S: Final = 1.0
-STOP_TIMEOUT_S: Final = 1.0
 
 
 class Caller:
@@ -57,7 +55,6 @@ class Caller:
         self._patience = Patience()
         self._calling: set[asyncio.Task[None]] = set()
         self._stop_asked = asyncio.Event()
-        self._stopped = asyncio.Event()
 
     async def run(self) -> None:
         """Call until stopped."""
@@ -67,7 +64,6 @@ class Caller:
             await asyncio.gather(*self._calling, return_exceptions=True)
         finally:
             await self.close()
-            self._stopped.set()
 
     async def run_once(self) -> int:
         """Call for what is due, as far as there is room; returns for how many payments."""
@@ -79,11 +75,6 @@ class Caller:
         """Begin nothing new. What is being asked is asked again, unless it is answered soon."""
         self._stop_asked.set()
         self._ear.ring()
-
-    async def stop(self) -> None:
-        """The same, and wait for it, but not for long."""
-        self.finish()
-        await comes_within(self._stopped, STOP_TIMEOUT_S)
 
     async def close(self) -> None:
         """Let go of everything; what was not saved is asked for when its lease is over."""
