@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol
 
 from fastapi import FastAPI
 
-from paidonce.bus.consumer import Consumer, Retries
+from paidonce.bus.blame import Retries
+from paidonce.bus.consumer import Consumer
 from paidonce.bus.contract import Bus
 from paidonce.bus.opening import open_bus
 from paidonce.bus.relay import Relay

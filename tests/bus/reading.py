@@ -48,13 +48,20 @@ async def read(
     found: list[Message] = []
 
     async def take() -> bool:
-        found.extend(await reader.fetch(connection, limit))
+        found.extend(await next_batch(reader, connection, limit))
         await reader.settle(connection)
         await reader.acknowledge()
         return len(found) >= number
 
     await until(take)
     return found
+
+
+async def next_batch(reader: Reader, connection: Connection, limit: int) -> Sequence[Message]:
+    """What is there, if anything; nothing is said of what became of it."""
+    if not await reader.wait(connection, limit):
+        return []
+    return await reader.fetch(connection, limit)
 
 
 async def until(is_done: Callable[[], Awaitable[bool]]) -> None:

@@ -19,7 +19,7 @@ from paidonce.store.locks import held_by_us
 from paidonce.store.outbox import Fact
 from paidonce.store.queries import Connection
 from tests.bus.conftest import GROUP, OTHER_GROUP
-from tests.bus.reading import until, versions_by_key
+from tests.bus.reading import next_batch, until, versions_by_key
 from tests.bus.traffic import AT_ONCE, check, follow, followed, rows, told
 
 THINGS: Final = ("a", "b", "c", "d")
@@ -55,7 +55,7 @@ class Line:
 
         async def is_enough() -> bool:
             async with self.database.transaction() as connection:
-                batch = await reader.fetch(connection, limit)
+                batch = await next_batch(reader, connection, limit)
                 await reader.settle(connection)
             await reader.acknowledge()
             found.extend(batch)
@@ -72,7 +72,7 @@ class Line:
             connection = await self.database.dedicated()
             begun = connection.transaction()
             await begun.start()
-            found.extend(await reader.fetch(connection, limit))
+            found.extend(await next_batch(reader, connection, limit))
             await begun.rollback()
             connection.terminate()
             await reader.rewind()

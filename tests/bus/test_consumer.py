@@ -1,20 +1,24 @@
 """Messages are taken once each, in order, and one that cannot be taken stops nobody."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final
 from uuid import uuid4
 
+import asyncpg
 import orjson
 import pytest
+from structlog.testing import capture_logs
 
 from paidonce import telemetry
-from paidonce.bus.consumer import Consumer, Retries
+from paidonce.bus.blame import MAX_RERUNS, Retries
+from paidonce.bus.consumer import Consumer
 from paidonce.bus.messages import Message
+from paidonce.bus.postgres import PostgresBus, PostgresReader
 from paidonce.domain.notices import NoticeKind
 from paidonce.engine.composing import composed, text_of
-from paidonce.errors import MessageRefusedError
+from paidonce.errors import BusAwayError, MessageRefusedError
 from paidonce.store import cursors, notices, outbox
 from paidonce.store.db import Database
 from paidonce.store.queries import Connection
@@ -301,7 +305,7 @@ async def test_standings_tell_how_far_each_group_is_behind(database: Database) -
         await consumer.run_once()
         assert await lags() == [(GROUP, 1)]
         await cursors.appear(connection, "elsewhere", ["thing"])
-        await cursors.be_seen(connection, "elsewhere", ["thing"], 7)
+        await cursors.be_seen(connection, "elsewhere", ["thing"], {"thing": 7})
         assert await lags() == [("elsewhere", 7), (GROUP, 1)]
     await consumer.close()
 
@@ -338,3 +342,106 @@ async def test_people_are_told_in_words_of_a_message_that_was_buried(database: D
     assert content["subject"] == "Paidonce: 1 message not taken"
     for word in (f"consumer {GROUP}", "type Changed", f"key {POISON}", "no such wallet, of 990.00"):
         assert word in words
+
+
+async def test_a_letter_that_has_to_wait_for_a_row_holds_up_nobody(database: Database) -> None:
+    """BUS-1 RET-3: it is tried at each look, and the group goes on between them."""
+    picky = Picky(ValueError("not today"))
+
+    async def take(connection: Connection, messages: Sequence[Message]) -> None:
+        if any(one.key == POISON for one in messages):
+            await connection.execute("SELECT 1 FROM things WHERE key = $1 FOR UPDATE", POISON)
+        await picky.take(connection, messages)
+
+    await told(database, POISON)
+    await relay_all(database)
+    consumer = follower(database, take=take)
+    await drained(consumer)
+    await rows(database, "UPDATE bus_dead_letters SET retried_at = now()")
+    picky.is_cured = True
+    async with database.transaction() as holder:
+        await holder.execute("SELECT 1 FROM things WHERE key = $1 FOR UPDATE", POISON)
+        running = asyncio.create_task(consumer.run())
+        await told(database, "a", "b")
+        await relay_all(database)
+        async with asyncio.timeout(20):
+            while len(await followed(database)) < 2:
+                await asyncio.sleep(0.02)
+    async with asyncio.timeout(20):
+        while (POISON, 1) not in await followed(database):
+            await asyncio.sleep(0.02)
+    consumer.finish()
+    await running
+
+
+async def test_a_letter_that_can_never_be_taken_is_left_to_a_person_again(
+    database: Database,
+) -> None:
+    """BUS-1 RET-3: what looks like a lost race, and is one each time, has an end."""
+    await told(database, POISON)
+    await relay_all(database)
+    picky = Picky(ValueError("not today"))
+    consumer = follower(database, take=picky.take)
+    await drained(consumer)
+    await rows(database, "UPDATE bus_dead_letters SET retried_at = now()")
+    picky.error = asyncpg.SerializationError("somebody was first")
+    looks = 0
+    while not await consumer.retry_once():
+        looks += 1
+    assert looks == MAX_RERUNS
+    assert await consumer.retry_once() is False
+    (letter,) = await rows(database, "SELECT retried_at, error FROM bus_dead_letters")
+    assert (letter["retried_at"], letter["error"]) == (None, "SerializationError")
+    await consumer.close()
+
+
+async def test_a_letter_whose_message_is_taken_after_all_is_none_any_more(
+    database: Database,
+) -> None:
+    """BUS-1: it came again after the inbox had forgotten it."""
+    await told(database, POISON)
+    await relay_all(database)
+    picky = Picky(ValueError("not today"))
+    consumer = follower(database, take=picky.take)
+    await drained(consumer)
+    picky.is_cured = True
+    await rows(database, "DELETE FROM processed_events")
+    await rows(database, "UPDATE bus_cursors SET pos = 0")
+    await take_all(consumer)
+    assert await rows(database, "SELECT 1 FROM bus_dead_letters WHERE taken_at IS NULL") == []
+    assert await followed(database) == [(POISON, 1)]
+    await consumer.close()
+
+
+async def test_a_group_without_work_writes_nothing(database: Database) -> None:
+    """BUS-1: it looks several times a second, for years."""
+    consumer = follower(database)
+    await consumer.run_once()
+    (before,) = await rows(database, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text AS x")
+    for _ in range(10):
+        assert await consumer.run_once() == 0
+    (after,) = await rows(database, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text AS x")
+    assert int(after["x"]) - int(before["x"]) < 10
+    await consumer.close()
+
+
+async def test_what_a_consumer_waits_for_is_logged(database: Database) -> None:
+    """OBS-1: the words name the remedy."""
+
+    class Closed(PostgresReader):
+        async def wait(self, connection: Connection, limit: int) -> bool:
+            raise BusAwayError("make topic x")
+
+    class ClosedBus(PostgresBus):
+        def reader(self, group: str, about: Collection[str]) -> Closed:
+            return Closed(group, about)
+
+    consumer = Consumer(ClosedBus(), database, name=GROUP, about=[ABOUT], take=follow)
+    with capture_logs() as logged:
+        running = asyncio.create_task(consumer.run())
+        async with asyncio.timeout(20):
+            while not logged:
+                await asyncio.sleep(0.01)
+        consumer.finish()
+        await running
+    assert logged[0]["detail"] == "make topic x"

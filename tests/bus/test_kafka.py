@@ -1,6 +1,7 @@
 """Kafka as a bus: what is published, read, acknowledged, rewound and buried."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,16 +9,28 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from paidonce.bus.cloud_events import MAX_BODY_BYTES, headers_of
+from paidonce.bus.contract import Behind
 from paidonce.bus.kafka import KafkaBus
 from paidonce.bus.kafka_reader import WAIT_S, KafkaReader
+from paidonce.bus.kafka_topics import HOUR_MS, KEPT_MS, SEGMENT_MS
 from paidonce.bus.messages import TOPIC_PREFIX, Message
+from paidonce.settings import RetentionSettings
 from paidonce.store.queries import Connection
 from tests.brokers.kafka import Broker, fresh_name
 from tests.bus.conftest import GROUP, OTHER_GROUP, OpenBus
-from tests.bus.reading import DEADLINE_S, lives, message, read, until, versions_by_key
+from tests.bus.reading import (
+    DEADLINE_S,
+    lives,
+    message,
+    next_batch,
+    read,
+    until,
+    versions_by_key,
+)
 
 
 @asynccontextmanager
@@ -65,7 +78,7 @@ async def test_what_a_fetch_that_was_cut_off_has_got_comes_again(
         await read(reader, connection, 1)
         await bus.publish(lives(about, keys=3, versions=2))
         for _ in range(5):
-            cut_off = asyncio.create_task(reader.fetch(connection, 10))
+            cut_off = asyncio.create_task(reader.wait(connection, 10))
             await asyncio.sleep(0)
             time.sleep(2 * WAIT_S)  # the loop is busy, while the fetch gets what there is
             cut_off.cancel()
@@ -113,7 +126,7 @@ async def test_readers_of_one_group_share_the_keys(
                 number += len(sent)
                 await bus.publish(sent)
                 for name, reader in (("first", first), ("second", second)):
-                    batch = await reader.fetch(connection, 100)
+                    batch = await next_batch(reader, connection, 100)
                     await reader.acknowledge()
                     shares[name] += len(batch)
                     got += batch
@@ -127,14 +140,45 @@ async def test_lag_is_what_the_group_has_not_acknowledged(
 ) -> None:
     """BUS-1"""
     async with reading(bus, about) as reader:
-        await reader.fetch(connection, 1)
+        await next_batch(reader, connection, 1)
         await bus.publish(lives(about, keys=5, versions=4))
-        assert await reader.lag(connection) == 20
+        assert await lag(reader, connection) == 20
         await fetched(reader, connection)
         await reader.rewind()
-        assert await reader.lag(connection) == 20
+        assert await lag(reader, connection) == 20
         await read(reader, connection, 20)
-        assert await reader.lag(connection) == 0
+        assert await lag(reader, connection) == 0
+
+
+async def test_the_lag_of_each_topic_is_its_own(bus: KafkaBus, connection: Connection) -> None:
+    """BUS-1 OBS-2"""
+    one, other = fresh_name("one"), fresh_name("other")
+    reader = bus.reader(GROUP, [one, other])
+    await bus.publish([*lives(one, keys=5, versions=1), message(other, "thing", 1)])
+    assert await reader.behind(connection) == Behind({one: 5, other: 1}, lost=0)
+    await reader.close()
+
+
+async def test_what_is_deleted_before_it_is_read_is_told_once(
+    kafka: Broker, bus: KafkaBus, about: str, connection: Connection
+) -> None:
+    """BUS-1: a group that was away for longer than its topic keeps has lost something."""
+    if not kafka.is_ours:
+        pytest.skip("it deletes records")
+    await bus.publish([message(about, "thing", version) for version in range(1, 6)])
+    async with reading(bus, about) as reader:
+        await read(reader, connection, 5)
+        assert (await reader.behind(connection)).lost == 0
+        await bus.publish([message(about, "thing", version) for version in range(6, 11)])
+        delete_records(kafka, about, before=8)
+        assert (await reader.behind(connection)).lost == 3
+        assert (await reader.behind(connection)).lost == 0
+
+
+def test_a_topic_keeps_less_than_the_inbox() -> None:
+    """BUS-1: Kafka deletes a segment when the last of its messages is old enough."""
+    inbox_ms = RetentionSettings().processed_events_days * 24 * HOUR_MS
+    assert inbox_ms > KEPT_MS + SEGMENT_MS
 
 
 async def test_a_buried_message_is_found_with_its_error(
@@ -216,7 +260,7 @@ async def test_the_loop_goes_on_while_a_fetch_waits(
 ) -> None:
     """BUS-1"""
     async with reading(bus, about) as reader:
-        waiting = asyncio.create_task(reader.fetch(connection, 10))
+        waiting = asyncio.create_task(reader.wait(connection, 10))
         turns = 0
         while not waiting.done():
             await asyncio.sleep(0)
@@ -227,15 +271,31 @@ async def test_the_loop_goes_on_while_a_fetch_waits(
 async def fetched(reader: KafkaReader, connection: Connection, number: int = 1) -> list[Message]:
     """The next batch that is not empty."""
     for _ in range(int(DEADLINE_S / 0.2)):
-        if batch := await reader.fetch(connection, 100):
+        if batch := await next_batch(reader, connection, 100):
             return list(batch)
     raise AssertionError("nothing came")
 
 
 async def has_no_lag(reader: KafkaReader, connection: Connection) -> bool:
-    await reader.fetch(connection, 100)
+    await next_batch(reader, connection, 100)
     await reader.acknowledge()
-    return await reader.lag(connection) == 0
+    return await lag(reader, connection) == 0
+
+
+async def lag(reader: KafkaReader, connection: Connection) -> int:
+    """Of the only topic that it reads."""
+    (number,) = (await reader.behind(connection)).lags.values()
+    return number
+
+
+def delete_records(kafka: Broker, about: str, before: int) -> None:
+    """All records of the partition of `thing` that come before an offset."""
+    client = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    name = TOPIC_PREFIX + about
+    for partition in client.list_topics(name, timeout=DEADLINE_S).topics[name].partitions:
+        with contextlib.suppress(KafkaException):  # the others have none
+            (deleted,) = client.delete_records([TopicPartition(name, partition, before)]).values()
+            deleted.result(DEADLINE_S)
 
 
 def send_foreign(kafka: Broker, about: str, only_key: str = "") -> None:

@@ -10,9 +10,11 @@ from typing import Any, Final
 
 import pytest
 
+from paidonce.bus import relay as relay_module
 from paidonce.bus.postgres import PostgresBus
 from paidonce.bus.relay import LOCK, Relay
 from paidonce.crashpoints import Point
+from paidonce.errors import BusAwayError
 from paidonce.store.db import Database
 from tests.bus.traffic import (
     Elsewhere,
@@ -205,7 +207,7 @@ async def test_a_relay_whose_session_is_gone_marks_nothing_any_more(database: Da
             assert await relay_until_free(database) == len(messages)
 
     relay = Relay(database, Slow())
-    await relay.lead()
+    await relay.follow()
     found = await rows(database, "SELECT count(*), max(pos) FROM outbox WHERE pos IS NOT NULL")
     assert [tuple(one.values()) for one in found] == [(WRITERS, WRITERS)]
 
@@ -261,3 +263,70 @@ async def _until_led(database: Database) -> None:
     async with asyncio.timeout(DONE_S):
         while not await _holders(database):
             await asyncio.sleep(0.02)
+
+
+async def test_a_relay_that_is_frozen_is_followed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BUS-1: nobody hears of its end, so the database ends the session that says nothing."""
+    monkeypatch.setattr(relay_module, "MAX_SILENCE_S", 1.0)
+    await prepare(database, KEYS)
+    await written(database, 1)
+    frozen = asyncio.Event()
+
+    class Frozen(Elsewhere):
+        async def publish(self, messages: Any) -> None:
+            frozen.set()
+            await asyncio.Event().wait()
+
+    leading = asyncio.create_task(Relay(database, Frozen()).run())
+    await frozen.wait()
+    follower_ = Relay(database, Elsewhere())
+    following = asyncio.create_task(follower_.run())
+    async with asyncio.timeout(DONE_S):
+        while await rows(database, "SELECT 1 FROM outbox WHERE published_at IS NULL"):
+            await asyncio.sleep(0.05)
+    leading.cancel()
+    follower_.finish()
+    await asyncio.wait([leading, following])
+
+
+async def test_who_follows_keeps_its_session(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BUS-1: each look by a new one would cost the database a process."""
+    monkeypatch.setattr(relay_module, "FOLLOWER_POLL_S", 0.01)
+    relays = [Relay(database, PostgresBus()) for _ in range(2)]
+    running = [asyncio.create_task(one.run()) for one in relays]
+    await _until_led(database)
+    sessions = "SELECT pid FROM pg_stat_activity WHERE query ~ '^SELECT pg_try_advisory_lock'"
+    seen = set[int]()
+    for _ in range(30):
+        seen |= {row["pid"] for row in await rows(database, sessions)}
+        await asyncio.sleep(0.02)
+    assert len(seen) == 1
+    for one in relays:
+        one.finish()
+    await asyncio.wait(running)
+
+
+async def test_a_bus_that_is_slow_gets_smaller_batches(database: Database) -> None:
+    """BUS-1: what it cannot take in its time would be sent again for ever."""
+    await prepare(database, KEYS)
+    await written(database, 5)
+    sizes: list[int] = []
+
+    class Slow(Elsewhere):
+        async def publish(self, messages: Any) -> None:
+            sizes.append(len(messages))
+            if len(messages) > 4:
+                raise BusAwayError("not in its time")
+
+    relay = Relay(database, Slow(), max_batch=16)
+    running = asyncio.create_task(relay.run())
+    async with asyncio.timeout(DONE_S):
+        while await rows(database, "SELECT 1 FROM outbox WHERE published_at IS NULL"):
+            await asyncio.sleep(0.02)
+    relay.finish()
+    await running
+    assert sizes[:3] == [16, 8, 4]

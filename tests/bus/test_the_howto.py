@@ -32,7 +32,7 @@ async def test_a_producer_as_in_the_howto_starts_a_payment(
     ours = message(ABOUT, "cart-81", 2)
     (code,) = re.findall(r"```python\n(.*?)```", HOWTO.read_text(encoding="utf-8"), re.DOTALL)
     reader = bus.reader(GROUP, [ABOUT])
-    await reader.fetch(connection, 1)  # from now on the topic is there
+    await reader.wait(connection, 1)  # from now on the topic is there
     theirs = code.replace("kafka-1:9092", kafka.bootstrap)
     exec(theirs.replace(f'"{topic_of(ABOUT)}"', f'"{prefix}{ABOUT}"'), {})
     await bus.publish([ours])

@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from paidonce.bus.consumer import Consumer, Retries
+from paidonce.bus.blame import Retries
+from paidonce.bus.consumer import Consumer
 from paidonce.bus.messages import Message
 from paidonce.bus.postgres import PostgresBus, PostgresReader
 from paidonce.bus.relay import LOCK, Relay

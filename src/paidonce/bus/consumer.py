@@ -6,25 +6,24 @@ can have it given to the group again. A database or a bus that is away is waited
 """
 
 import asyncio
-import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
-from uuid import UUID
 
 from paidonce import telemetry
 from paidonce.awaiting import comes_within
-from paidonce.bus.contract import Bus
+from paidonce.bus.blame import PAUSE_AFTER_FAILURE_S, Blame, Retries
+from paidonce.bus.contract import Bus, Take
+from paidonce.bus.dead_letters import DeadLetters
 from paidonce.bus.messages import Message
 from paidonce.bus.ring import FASTEST_POLL_S, Patience, Ring
 from paidonce.crashpoints import Point, passing
 from paidonce.domain.notices import NoticeKind
-from paidonce.errors import BusAwayError, MessageRefusedError
-from paidonce.store import cursors, dead_messages, notices
+from paidonce.errors import BusAwayError
+from paidonce.store import cursors, notices
 from paidonce.store.db import Database, Trouble, is_away, trouble
-from paidonce.store.dead_messages import Retried
 from paidonce.store.notices import Notice, Telling
 from paidonce.store.queries import Connection
 from paidonce.telemetry import logger
@@ -32,43 +31,18 @@ from paidonce.telemetry import logger
 log = logger(__name__)
 
 MAX_BATCH: Final = 500
-MAX_RERUNS: Final = 20
-"""How often in a row a lost race is run again before it counts as a failure."""
-RERUN_PAUSE_S: Final = 0.05
-MAX_FAILURES_KNOWN: Final = 1_000
-PAUSE_AFTER_FAILURE_S: Final = 0.5
 LOOK_EVERY_S: Final = 1.0
 """How often to look for what an operator wants to be taken again."""
 SEEN_EVERY_S: Final = 10.0
-_JITTER: Final = 0.2
-
-Take = Callable[[Connection, Sequence[Message]], Awaitable[None]]
-"""Writes the effect of some messages, none of which the group has taken before, in the transaction
-that is open. Raises MessageRefusedError for what cannot be taken however often it comes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Retries:
-    """How often a message that fails alone is tried, and after which pauses."""
+class _Turn:
+    """What came of looking for messages once."""
 
-    attempts: int = 5
-    initial_s: float = 1.0
-    factor: float = 2.0
-    max_s: float = 60.0
-
-    def pause_s(self, times: int) -> float:
-        """How long to wait after it has failed this many times."""
-        pause_s = min(self.initial_s * self.factor ** (times - 1), self.max_s)
-        return pause_s * (1 + _JITTER * random.random())
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """How often a message failed alone, at last with what, and whether that is enough."""
-
-    attempts: int
-    error: str
-    is_final: bool
+    fetched: int = 0
+    pause_s: float | None = None
+    """How long to wait before the next turn, if a batch has failed."""
 
 
 class Consumer:
@@ -92,20 +66,17 @@ class Consumer:
         self._about = sorted(about)
         self._take = take
         self._reader = bus.reader(name, about)
-        self._retries = retries or Retries()
+        self._blame = Blame(retries or Retries(), max_batch)
         self._told_to = told_to or {}
+        self._dead_letters = DeadLetters(name, self._told_to)
         self._ring = ring or Ring()
         self._ear = self._ring.ear()
-        self._max_batch = max_batch
-        self._limit = max_batch
+        self._patience = Patience()
         self._fetched: Sequence[Message] = ()
         self._fresh: Sequence[Message] = ()
-        self._failures: dict[UUID, _Failure] = {}
-        self._reruns = 0
-        self._pause_s = 0.0
-        self._patience = Patience()
         self._connection: Connection | None = None
-        self._due_s = {"look": 0.0, "seen": 0.0}
+        self._seen_due_s = 0.0
+        self._look_due_s = 0.0
         self._stop_asked = asyncio.Event()
 
     async def run(self) -> None:
@@ -132,51 +103,37 @@ class Consumer:
         A message that fails is not taken, and comes again with the next call; one that has failed
         often enough is buried by it. Raises what means that the database or the bus is away.
         """
+        return (await self._turn()).fetched
+
+    async def retry_once(self) -> bool:
+        """Take one dead letter that an operator wants to be taken; returns whether to go on."""
+        has_more = await self._dead_letters.retry_once(await self._connected(), self._take)
+        if has_more:
+            self._ring.ring()
+        return has_more
+
+    async def _turn(self) -> _Turn:
+        self._fetched = self._fresh = ()
         try:
             connection = await self._connected()
-            taken = await self._take_batch(connection)
+            if await self._reader.wait(connection, self._blame.limit):
+                await self._take_batch(connection)
         except BaseException as error:
             await self._reader.rewind()
             if not isinstance(error, Exception) or self._is_away(error):
                 raise
-            self._fail(error)
-            return 0
-        if taken:
+            return _Turn(pause_s=self._fail(error))
+        if self._fetched:
             self._succeed()
             await self._reader.acknowledge()
-        return taken
+        return _Turn(len(self._fetched))
 
-    async def retry_once(self) -> bool:
-        """Take one dead letter that an operator wants to be taken; returns whether there was one.
-
-        It is out of its order: what came after it has been taken long ago.
-        """
-        connection = await self._connected()
-        letter = None
-        try:
-            async with connection.transaction():
-                letter = await dead_messages.next_retried(connection, self._name)
-                if letter is None:
-                    return False
-                await self._take(connection, [_message_of(letter)])
-                await dead_messages.taken(connection, letter.id)
-        except Exception as error:
-            if letter is None or self._is_away(error) or trouble(error) is Trouble.RERUN:
-                raise
-            log.warning("dead_letter_failed_again", letter_id=letter.id, exc_info=error)
-            await dead_messages.failed_again(connection, letter.id, _told(error))
-            return True
-        self._ring.ring()
-        telemetry.bound(telemetry.TAKEN, self._name).inc()
-        return True
-
-    async def _take_batch(self, connection: Connection) -> int:
+    async def _take_batch(self, connection: Connection) -> None:
         """In one transaction: what is fetched is known as taken, its effect is written."""
-        self._fetched = self._fresh = ()
         async with connection.transaction():
-            self._fetched = await self._reader.fetch(connection, self._limit)
+            self._fetched = await self._reader.fetch(connection, self._blame.limit)
             if not self._fetched:
-                return 0
+                return
             passing(Point.FETCHED)
             self._fresh = await self._claimed(connection, self._fetched)
             hopeful = await self._bury_hopeless(connection, self._fresh)
@@ -185,7 +142,6 @@ class Consumer:
             await self._reader.settle(connection)
             passing(Point.TAKEN)
         passing(Point.TAKEN_FOR_GOOD)
-        return len(self._fetched)
 
     async def _claimed(
         self, connection: Connection, messages: Sequence[Message]
@@ -201,119 +157,84 @@ class Consumer:
         """Bury those that have failed often enough; returns the others."""
         hopeful: list[Message] = []
         for message in messages:
-            failure = self._failures.get(message.id)
-            if failure is None or not failure.is_final:
+            failure = self._blame.final(message)
+            if failure is None:
                 hopeful.append(message)
             else:
-                await self._bury(connection, message, failure)
+                await self._dead_letters.bury(connection, self._reader, message, failure)
         return hopeful
 
-    async def _bury(self, connection: Connection, message: Message, failure: _Failure) -> None:
-        await dead_messages.bury(
-            connection,
-            consumer=self._name,
-            event_id=message.id,
-            topic=message.topic,
-            key=message.key,
-            type_=message.type,
-            version=message.version,
-            time=message.time,
-            body=message.body,
-            error=failure.error,
-            attempts=failure.attempts,
-        )
-        await self._reader.bury(connection, message, failure.error, failure.attempts)
-        said = {"consumer": self._name, "type": message.type, "key": message.key}
-        details = notices.clean({**said, "message": failure.error})
-        notice = Notice(NoticeKind.BUS_DEAD_LETTER, datetime.now(UTC), details=details)
-        await notices.add(connection, self._told_to, notice)
-
     def _succeed(self) -> None:
-        """The batch is committed: count it, and take more at once the next time."""
-        buried = 0
+        """The batch is committed: count it."""
+        buried = [one for one in self._fresh if self._blame.final(one) is not None]
+        for message in buried:
+            log.error("message_buried", consumer=self._name, event_id=str(message.id))
         now = datetime.now(UTC)
         latency = telemetry.bound_histogram(telemetry.BUS_LATENCY, self._name)
         for message in self._fresh:
-            failure = self._failures.pop(message.id, None)
-            if failure is not None and failure.is_final:
-                buried += 1
-                log.error("message_buried", consumer=self._name, event_id=str(message.id))
-            elif message.published_at is not None:
+            if message.published_at is not None and self._blame.final(message) is None:
                 latency.observe(max((now - message.published_at).total_seconds() * 1000, 0.0))
-        fresh, duplicates = len(self._fresh) - buried, len(self._fetched) - len(self._fresh)
-        telemetry.bound(telemetry.TAKEN, self._name).inc(fresh)
+        duplicates = len(self._fetched) - len(self._fresh)
+        telemetry.bound(telemetry.TAKEN, self._name).inc(len(self._fresh) - len(buried))
         telemetry.bound(telemetry.BUS_DUPLICATES, self._name).inc(duplicates)
-        telemetry.bound(telemetry.BURIED, self._name).inc(buried)
-        self._limit = min(self._limit * 2, self._max_batch)
-        self._reruns = 0
+        telemetry.bound(telemetry.BURIED, self._name).inc(len(buried))
+        self._blame.succeeded(self._fresh)
         self._ring.ring()
 
-    def _fail(self, error: Exception) -> None:
-        """Nothing of the batch was taken. Say how it is tried again: at once, in part, or later."""
-        if trouble(error) is Trouble.RERUN and self._reruns < MAX_RERUNS:
-            self._reruns += 1
-            self._pause_s = RERUN_PAUSE_S * random.random()
-            return
-        self._reruns = 0
-        hopeful = [one for one in self._fresh if not self._is_hopeless(one)]
-        if len(hopeful) != 1:
-            log.warning("batch_halved", consumer=self._name, messages=len(hopeful), exc_info=error)
-            self._limit = max(len(self._fetched) // 2, 1)
-            self._pause_s = 0.0 if hopeful else PAUSE_AFTER_FAILURE_S
-            return
-        self._fail_alone(hopeful[0], error)
-
-    def _fail_alone(self, message: Message, error: Exception) -> None:
-        before = self._failures.pop(message.id, None)
-        attempts = before.attempts + 1 if before else 1
-        is_final = isinstance(error, MessageRefusedError) or attempts >= self._retries.attempts
-        self._failures[message.id] = _Failure(attempts, _told(error), is_final)
-        while len(self._failures) > MAX_FAILURES_KNOWN:
-            del self._failures[next(iter(self._failures))]
-        self._pause_s = 0.0 if is_final else self._retries.pause_s(attempts)
-        log.warning(
-            "message_failed",
-            consumer=self._name,
-            event_id=str(message.id),
-            attempt=attempts,
-            exc_info=error,
-        )
-
-    def _is_hopeless(self, message: Message) -> bool:
-        failure = self._failures.get(message.id)
-        return failure is not None and failure.is_final
+    def _fail(self, error: Exception) -> float:
+        """Nothing of the batch was taken; returns the pause before the next try."""
+        if trouble(error) is Trouble.RERUN and (pause_s := self._blame.lost_race()) is not None:
+            return pause_s
+        pause_s = self._blame.failed(self._fresh, error)
+        log.warning("batch_failed", consumer=self._name, messages=len(self._fresh), exc_info=error)
+        return pause_s
 
     async def _work(self) -> None:
         """One batch, and what has to be done now and then; then wait as long as is right."""
-        self._pause_s = 0.0
         begun_s = time.monotonic()
         try:
-            await self._now_and_then()
-            taken = await self.run_once()
+            await self._be_seen()
+            await self._look_for_retries()
+            turn = await self._turn()
         except Exception as error:
-            log.warning("consumer_waits", consumer=self._name, error=type(error).__name__)
+            detail = str(error) if isinstance(error, BusAwayError) else type(error).__name__
+            log.warning("consumer_waits", consumer=self._name, detail=detail)
             self._let_go()
             await self._pause(PAUSE_AFTER_FAILURE_S)
             return
-        if taken:
+        if turn.pause_s is not None:
+            await self._pause(turn.pause_s)
+        elif turn.fetched:
             self._patience.found()
-        elif self._pause_s:
-            await self._pause(self._pause_s)
-        elif not self._fetched:
-            # Where the fetch itself has waited, that was waiting enough.
+        else:
+            # Where the reader itself has waited, that was waiting enough.
             waited_s = time.monotonic() - begun_s
             await self._ear.wait(max(self._patience.next_s() - waited_s, FASTEST_POLL_S))
 
-    async def _now_and_then(self) -> None:
-        now_s = time.monotonic()
-        if now_s >= self._due_s["seen"]:
-            self._due_s["seen"] = now_s + SEEN_EVERY_S
-            connection = await self._connected()
-            lag = await self._reader.lag(connection)
-            await cursors.be_seen(connection, self._name, self._about, lag)
-        if now_s >= self._due_s["look"]:
-            has_more = await self.retry_once()
-            self._due_s["look"] = 0.0 if has_more else now_s + LOOK_EVERY_S
+    async def _be_seen(self) -> None:
+        """Say now and then that the group is at work, and how far behind it is."""
+        if time.monotonic() < self._seen_due_s:
+            return
+        self._seen_due_s = time.monotonic() + SEEN_EVERY_S
+        connection = await self._connected()
+        behind = await self._reader.behind(connection)
+        lags = None if behind is None else behind.lags
+        await cursors.be_seen(connection, self._name, self._about, lags)
+        if behind is not None and behind.lost:
+            await self._tell_of_loss(connection, behind.lost)
+
+    async def _tell_of_loss(self, connection: Connection, number: int) -> None:
+        log.error("messages_gone_untaken", consumer=self._name, count=number)
+        telemetry.bound(telemetry.BUS_LOST, self._name).inc(number)
+        details = notices.clean({"consumer": self._name, "messages": number})
+        notice = Notice(NoticeKind.BUS_LOSS, datetime.now(UTC), details=details)
+        await notices.add(connection, self._told_to, notice)
+
+    async def _look_for_retries(self) -> None:
+        if time.monotonic() >= self._look_due_s:
+            self._look_due_s = time.monotonic() + LOOK_EVERY_S
+            if await self.retry_once():
+                self._look_due_s = 0.0
 
     def _is_away(self, error: Exception) -> bool:
         return isinstance(error, BusAwayError) or is_away(error, self._connection)
@@ -332,21 +253,3 @@ class Consumer:
     async def _pause(self, pause_s: float) -> None:
         """Wait, unless asked to stop."""
         await comes_within(self._stop_asked, pause_s)
-
-
-def _message_of(letter: Retried) -> Message:
-    return Message(
-        id=letter.event_id,
-        topic=letter.topic,
-        key=letter.key,
-        type=letter.type,
-        version=letter.version,
-        time=letter.time,
-        body=letter.body,
-    )
-
-
-def _told(error: Exception) -> str:
-    """What is kept of an error. Others' own words may hold what is in the message."""
-    refused = isinstance(error, MessageRefusedError)
-    return notices.shown(f"{error}" if refused else type(error).__name__)

@@ -1,24 +1,41 @@
 """What a bus is: a place that messages are put into, and one reader for each group of consumers."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from paidonce.bus.messages import Message
 from paidonce.store.queries import Connection
 
+Take = Callable[[Connection, Sequence[Message]], Awaitable[None]]
+"""Writes the effect of some messages, none of which the group has taken before, in the transaction
+that is open. Raises MessageRefusedError for what cannot be taken however often it comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """How far a group is behind on a bus that the database knows nothing of."""
+
+    lags: Mapping[str, int]
+    """Of each kind of thing, how many messages are published and not yet taken."""
+    lost: int
+    """How many were gone before they were taken, and were not told of yet."""
+
 
 class Reader(Protocol):
     """What one group of consumers reads. Messages with one key come in their order.
 
-    A batch is fetched, its effect is written together with `settle`, that is committed, and then
-    it is acknowledged. Where any of it fails, `rewind`, and the same messages come again.
+    Messages are waited for, fetched in a transaction, their effect is written together with
+    `settle`, that is committed, and then they are acknowledged. Where any of it fails, `rewind`,
+    and the same messages come again.
     """
 
-    async def fetch(self, connection: Connection, limit: int) -> Sequence[Message]:
-        """The next messages, in the transaction that will take them; none if there are none now.
+    async def wait(self, connection: Connection, limit: int) -> bool:
+        """Whether there is something to fetch, if need be after a moment. In no transaction."""
+        ...
 
-        It may wait a moment for them.
-        """
+    async def fetch(self, connection: Connection, limit: int) -> Sequence[Message]:
+        """The next messages, in the transaction that will take them; others may have been first."""
         ...
 
     async def settle(self, connection: Connection) -> None:
@@ -42,11 +59,8 @@ class Reader(Protocol):
         """
         ...
 
-    async def lag(self, connection: Connection) -> int | None:
-        """How many messages are published and not yet taken.
-
-        None if the database counts that by itself, from the cursors that it keeps.
-        """
+    async def behind(self, connection: Connection) -> Behind | None:
+        """How far the group is behind. None if the database tells, from the cursors it keeps."""
         ...
 
     async def close(self) -> None: ...

@@ -25,6 +25,9 @@ _PRODUCER: Final = {
     "enable.idempotence": True,
     "enable.gapless.guarantee": True,
     "acks": "all",
+    # A broker takes any sequence from a producer that it does not know yet: with several requests
+    # on their way, the second could be the first one that it takes.
+    "max.in.flight.requests.per.connection": 1,
     "message.timeout.ms": 0,
     "partitioner": "murmur2_random",  # as Java's clients do it
 }

@@ -14,8 +14,10 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from paidonce import telemetry
 from paidonce.bus.client_thread import ClientThread
 from paidonce.bus.cloud_events import MAX_BODY_BYTES, MAX_KEY_BYTES, headers_of, message_of
+from paidonce.bus.contract import Behind
 from paidonce.bus.kafka_options import KafkaOptions
 from paidonce.bus.kafka_publisher import Publisher, Record
 from paidonce.bus.kafka_topics import TIMEOUT_S, Topics, away
@@ -27,7 +29,7 @@ from paidonce.telemetry import logger
 log = logger(__name__)
 
 WAIT_S: Final = 0.2
-"""How long a fetch waits for a first message. A transaction is open meanwhile."""
+"""How long to wait for a first message."""
 CLOSE_TIMEOUT_S: Final = 1.0
 MAX_ERROR_CHARS: Final = 1000
 MAX_KEPT_HEADERS_BYTES: Final = 16_384
@@ -70,24 +72,33 @@ class KafkaReader:
         self._topics = topics
         self._publisher = publisher
         self._group = group
-        self._names = sorted(options.topic_there(topic_of(one)) for one in about)
+        self._about = {options.topic_there(topic_of(one)): one for one in about}
+        self._names = sorted(self._about)
         self._thread = ClientThread(f"kafka-reader-{group}")
         self._consumer: Consumer | None = None
+        self._messages: Sequence[Message] = ()
+        self._gaps: set[tuple[Place, int]] = set()  # that were told of
         self._in_hand: dict[Place, tuple[int, int]] = {}  # offsets: the first, the one to go on at
         self._taken: dict[Place, int] = {}  # offsets to go on at that are not yet committed
         self._buried: set[tuple[Place, int]] = set()  # of what is in hand, or was before a rewind
 
-    async def fetch(self, connection: Connection, limit: int) -> Sequence[Message]:
-        """The next messages. Foreign ones are buried at once. Raises BusAwayError."""
-        messages, foreign = await self._thread.run(lambda: self._fetch(limit))
+    async def wait(self, connection: Connection, limit: int) -> bool:
+        """Get the next messages. Foreign ones are buried at once. Raises BusAwayError."""
+        self._messages = ()
+        self._messages, foreign = await self._thread.run(lambda: self._poll(limit))
         unburied = [one for one in foreign if (one.place, one.offset) not in self._buried]
         if unburied:
             await self._publisher.publish([self._dead_foreign(one) for one in unburied])
             self._buried.update((one.place, one.offset) for one in unburied)
             log.warning("foreign_messages_buried", group=self._group, count=len(unburied))
-        if foreign and not messages:
+            telemetry.bound(telemetry.BUS_FOREIGN, self._group).inc(len(unburied))
+        if foreign and not self._messages:
             await self.acknowledge()
-        return messages
+        return bool(self._messages)
+
+    async def fetch(self, connection: Connection, limit: int) -> Sequence[Message]:
+        """What was waited for."""
+        return self._messages
 
     async def settle(self, connection: Connection) -> None:
         """Nothing: the offset is committed after the transaction, and the inbox bears with that."""
@@ -108,9 +119,9 @@ class KafkaReader:
         name = self._dead_letters_of(topic)
         await self._publisher.publish([Record(name, message.key.encode(), headers, message.body)])
 
-    async def lag(self, connection: Connection) -> int:
+    async def behind(self, connection: Connection) -> Behind:
         """What the whole group has not acknowledged. Raises BusAwayError."""
-        return await self._thread.run(self._lag)
+        return await self._thread.run(self._behind)
 
     async def close(self) -> None:
         """Leave the group, so that others go on at once. What is in hand is theirs."""
@@ -122,7 +133,7 @@ class KafkaReader:
         finally:
             self._thread.end()
 
-    def _fetch(self, limit: int) -> tuple[list[Message], list[_Foreign]]:
+    def _poll(self, limit: int) -> tuple[list[Message], list[_Foreign]]:
         self._rewind()  # whoever had these was cut off before it could say what became of them
         consumer = self._consumer or self._join()
         self._commit()
@@ -193,7 +204,7 @@ class KafkaReader:
         if not failed or failed[0].code() in _NO_MEMBER:
             self._taken.clear()
 
-    def _lag(self) -> int:
+    def _behind(self) -> Behind:
         # A member asks for its group's offsets. An AdminClient that does so while the broker comes
         # back ends the process: librdkafka up to 2.16.1 looks for a group that it does not have.
         consumer = self._consumer or self._join()
@@ -201,7 +212,20 @@ class KafkaReader:
             committed = consumer.committed(self._topics.places(self._names), timeout=TIMEOUT_S)
         except KafkaException as error:
             raise away(error) from None
-        return self._topics.count_after(committed)
+        lags = dict.fromkeys(self._about.values(), 0)
+        lost = 0
+        for at, extent in self._topics.extents(committed).items():
+            lags[self._about[at.topic]] += max(extent.end - max(at.offset, extent.begin), 0)
+            lost += self._untold_gap(at, extent.begin)
+        return Behind(lags, lost)
+
+    def _untold_gap(self, committed: TopicPartition, begin: int) -> int:
+        """How many messages Kafka has deleted that the group had still to read, told once."""
+        gap = (committed.topic, committed.partition), begin
+        if committed.offset < 0 or committed.offset >= begin or gap in self._gaps:
+            return 0
+        self._gaps = {one for one in self._gaps if one[0] != gap[0]} | {gap}
+        return begin - committed.offset
 
     def _rewind(self) -> None:
         """Go back to the first of what is in hand; by joining anew, where it cannot be done."""

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -13,8 +14,11 @@ from paidonce.bus.kafka_options import KafkaOptions
 from paidonce.errors import BusAwayError
 
 TIMEOUT_S: Final = 10.0
-KEPT_MS: Final = 7 * 24 * 3600 * 1000
+HOUR_MS: Final = 3600 * 1000
+KEPT_MS: Final = 7 * 24 * HOUR_MS
 """Less than `processed_events` are, so that nothing is forgotten that may still come again."""
+SEGMENT_MS: Final = 12 * HOUR_MS
+"""Kafka deletes segments as a whole, when their last message is old enough."""
 FOR_EVER_MS: Final = -1
 
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -23,6 +27,14 @@ _FORBIDDEN: Final = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Offsets of what a partition holds: of the first, and of the next that will be written."""
+
+    begin: int
+    end: int
 
 
 class Topics:
@@ -54,15 +66,15 @@ class Topics:
         there = self._partitions()
         return [TopicPartition(name, n) for name in names for n in range(there.get(name, 0))]
 
-    def count_after(self, places: Collection[TopicPartition]) -> int:
-        """How many messages there are from these offsets on. Raises BusAwayError."""
+    def extents(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, Extent]:
+        """Where the messages of each partition begin and end. Raises BusAwayError."""
         try:
-            ends = self._offsets(places, _LATEST)
             begins = self._offsets(places, _EARLIEST)
+            ends = self._offsets(places, _LATEST)
         except (KafkaException, TimeoutError) as error:
             raise away(error) from None
-        first = {(at.topic, at.partition): at.offset for at in places}
-        return sum(max(end - max(first[at], begins[at]), 0) for at, end in ends.items())
+        keys = {at: (at.topic, at.partition) for at in places}
+        return {at: Extent(begins[key], ends[key]) for at, key in keys.items()}
 
     def _partitions(self) -> Mapping[str, int]:
         try:
@@ -84,7 +96,12 @@ class Topics:
         is_for_dead_letters = name.endswith(".dlq")
         partitions = 1 if is_for_dead_letters else self._options.partitions
         kept_ms = FOR_EVER_MS if is_for_dead_letters else KEPT_MS
-        config = {"retention.ms": str(kept_ms)}
+        config = {
+            "retention.ms": str(kept_ms),
+            "segment.ms": str(SEGMENT_MS),
+            # The age of a message is not what whoever wrote it says.
+            "message.timestamp.type": "LogAppendTime",
+        }
         return NewTopic(name, partitions, self._options.replication, config=config)
 
     def _wait_until_made(self, name: str, future: "Future[Any]") -> None:

@@ -35,6 +35,10 @@ class PostgresReader:
         self._about = sorted(about)
         self._read: dict[str, int] = {}
 
+    async def wait(self, connection: Connection, limit: int) -> bool:
+        """Only look: whoever locks a row writes, and nothing is to be written while all is idle."""
+        return await cursors.is_behind(connection, self._group, self._about)
+
     async def fetch(self, connection: Connection, limit: int) -> Sequence[Message]:
         """The next messages; none, too, while another process of the group reads."""
         held = await cursors.lock(connection, self._group, self._about)
@@ -57,9 +61,8 @@ class PostgresReader:
     ) -> None:
         """The table of dead letters is all that there is."""
 
-    async def lag(self, connection: Connection) -> int | None:
+    async def behind(self, connection: Connection) -> None:
         """The database counts it."""
-        return None
 
     async def close(self) -> None: ...
 

@@ -26,6 +26,8 @@ log = logger(__name__)
 
 LOCK: Final = "relay"
 MAX_BATCH: Final = 1_000
+MAX_SILENCE_S: Final = 60.0
+"""After that the database ends the session of a relay that has said nothing: a frozen one."""
 FOLLOWER_POLL_S: Final = 1.0
 """How often a process looks whether the one that publishes is gone."""
 PAUSE_AFTER_FAILURE_S: Final = 0.5
@@ -47,13 +49,14 @@ class Relay:
         self._ring = ring or Ring()
         self._ear = self._ring.ear()
         self._max_batch = max_batch
+        self._limit = max_batch
         self._patience = Patience()
         self._stop_asked = asyncio.Event()
 
     async def run(self) -> None:
         """Work until stopped: publish, or wait until whoever publishes is gone."""
         while not self._stop_asked.is_set():
-            await self.lead()
+            await self.follow()
             await self._pause(FOLLOWER_POLL_S)
 
     def finish(self) -> None:
@@ -61,21 +64,29 @@ class Relay:
         self._stop_asked.set()
         self._ear.ring()
 
-    async def lead(self) -> None:
-        """Be the one that publishes until stopped or cut off; not if somebody else is."""
+    async def follow(self) -> None:
+        """Be the one that publishes, as soon as nobody else is; until stopped or cut off."""
         try:
-            connection = await self._database.dedicated()
+            connection = await self._database.dedicated(max_silence_s=MAX_SILENCE_S)
         except DatabaseAwayError as error:
             log.warning("relay_failed", error=type(error).__name__)
             return
         try:
-            async with held_by_us(connection, LOCK) as is_ours:
-                while is_ours and not self._stop_asked.is_set() and not connection.is_closed():
-                    await self._work(connection)
+            while self._goes_on(connection):
+                await self._lead(connection)
+                await self._pause(FOLLOWER_POLL_S)
         except Exception as error:
             log.warning("relay_failed", exc_info=error)
         finally:
             connection.terminate()
+
+    async def _lead(self, connection: Connection) -> None:
+        async with held_by_us(connection, LOCK) as is_ours:
+            while is_ours and self._goes_on(connection):
+                await self._work(connection)
+
+    def _goes_on(self, connection: Connection) -> bool:
+        return not self._stop_asked.is_set() and not connection.is_closed()
 
     async def run_once(self, connection: Connection) -> int:
         """Publish one batch; returns how many messages it was. The lock has to be held.
@@ -94,8 +105,8 @@ class Relay:
     async def _published(self, connection: Connection) -> Sequence[int]:
         """Give the bus what is next; returns where that stands in the outbox."""
         if self._bus.is_the_outbox:
-            return await outbox.unpublished_places(connection, self._max_batch)
-        entries = await outbox.unpublished(connection, self._max_batch)
+            return await outbox.unpublished_places(connection, self._limit)
+        entries = await outbox.unpublished(connection, self._limit)
         if entries:
             passing(Point.RELAY_READ)
             await self._bus.publish([message_of(entry) for entry in entries])
@@ -106,8 +117,10 @@ class Relay:
             published = await self.run_once(connection)
         except BusAwayError as error:
             log.warning("bus_away", detail=str(error))
+            self._limit = max(self._limit // 2, 1)  # a slow bus may take a smaller one in its time
             await self._pause(PAUSE_AFTER_FAILURE_S)
             return
+        self._limit = min(self._limit * 2, self._max_batch)
         if published:
             self._patience.found()
         else:

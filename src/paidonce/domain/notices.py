@@ -25,6 +25,7 @@ class NoticeKind(StrEnum):
     CALLBACK = "callback"  # what a gateway told of a transaction that no payment has
     FINDING = "finding"  # what the gateway knows and what is here do not agree
     BUS_DEAD_LETTER = "bus_dead_letter"  # a message of the bus that a consumer could not take
+    BUS_LOSS = "bus_loss"  # messages that Kafka has deleted before a consumer took them
 
 
 _KINDS: Final = {

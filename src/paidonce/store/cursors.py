@@ -20,6 +20,13 @@ async def appear(connection: Connection, consumer: str, about: Collection[str]) 
     await QUERIES["appear"].run(connection, consumer=consumer, about=list(about))
 
 
+async def is_behind(connection: Connection, consumer: str, about: Collection[str]) -> bool:
+    """Whether something is published that the group has not taken."""
+    return (
+        await QUERIES["is_behind"].row(connection, consumer=consumer, about=list(about)) is not None
+    )
+
+
 async def lock(connection: Connection, consumer: str, about: Collection[str]) -> dict[str, int]:
     """The cursors that no other process of the group reads at now, held to the transaction's end.
 
@@ -37,14 +44,20 @@ async def advance(connection: Connection, consumer: str, places: Mapping[str, in
 
 
 async def be_seen(
-    connection: Connection, consumer: str, about: Collection[str], lag: int | None
+    connection: Connection, consumer: str, about: Collection[str], lags: Mapping[str, int] | None
 ) -> None:
-    """The group is at work. A lag is given if it reads elsewhere than in this database."""
-    await QUERIES["be_seen"].run(connection, consumer=consumer, about=list(about), lag=lag)
+    """The group is at work. Lags are given if it reads elsewhere than in this database."""
+    known = lags or {}
+    await QUERIES["be_seen"].run(
+        connection, consumer=consumer, about=list(about), lag=[known.get(one) for one in about]
+    )
 
 
 async def claim(connection: Connection, consumer: str, ids: Collection[UUID]) -> set[UUID]:
-    """Those of the messages that the group has not taken yet; from the commit on it has."""
+    """Those of the messages that the group has not taken yet; from the commit on it has.
+
+    One that was a dead letter, and comes again and is taken, is one no more.
+    """
     rows = await QUERIES["claim"].rows(connection, consumer=consumer, ids=list(ids))
     return {row["event_id"] for row in rows}
 

@@ -35,6 +35,10 @@ _SESSION: Final = {
     # A wait for another transaction's key is short or it is trouble; the batch is run again.
     "lock_timeout": "2s",
     "idle_in_transaction_session_timeout": "30s",
+    # A machine that is gone without a word holds its locks for a minute, not for hours.
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
 }
 # Whoever settles at once must not be held up by a row that somebody else holds for long.
 _IMPATIENT: Final = {"lock_timeout": "100ms"}
@@ -134,8 +138,12 @@ class Database:
         finally:
             connection.terminate()
 
-    async def dedicated(self) -> Connection:
-        """A connection of one's own with pinned plans, for a flusher or a worker."""
+    async def dedicated(self, max_silence_s: float = 0.0) -> Connection:
+        """A connection of one's own with pinned plans, for a flusher or a worker.
+
+        The database closes one that has said nothing for as long as that, unless it is 0.
+        """
+        silence = {"idle_session_timeout": f"{max_silence_s:.0f}s"}
         try:
             return await asyncpg.connect(
                 self.url,
@@ -143,7 +151,7 @@ class Database:
                 command_timeout=COMMAND_TIMEOUT_S,
                 max_cached_statement_lifetime=0,
                 max_cacheable_statement_size=0,
-                server_settings={**_SESSION, **_IMPATIENT, **_PINNED_PLANS},
+                server_settings={**_SESSION, **_IMPATIENT, **_PINNED_PLANS, **silence},
             )
         except Exception as error:
             raise away(error) from error

@@ -97,6 +97,12 @@ BUS_DUPLICATES: Final = _counter(
 BURIED: Final = _counter(
     "bus_dead_letter_total", "Messages that a group could not take.", _BY_CONSUMER
 )
+BUS_FOREIGN: Final = _counter(
+    "bus_foreign_total", "Messages on our topics that are none of ours.", _BY_CONSUMER
+)
+BUS_LOST: Final = _counter(
+    "bus_lost_total", "Messages that were gone before a group took them.", _BY_CONSUMER
+)
 BUS_LATENCY: Final = Histogram(
     "bus_latency_ms",
     "From a message's being published to its being taken.",
