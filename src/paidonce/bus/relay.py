@@ -18,7 +18,7 @@ from paidonce.crashpoints import Point, passing
 from paidonce.errors import BusAwayError, DatabaseAwayError
 from paidonce.store import outbox
 from paidonce.store.db import Database
-from paidonce.store.locks import held_by_us
+from paidonce.store.locks import MAX_SILENCE_S, held_by_us
 from paidonce.store.queries import Connection
 from paidonce.telemetry import logger
 
@@ -26,8 +26,6 @@ log = logger(__name__)
 
 LOCK: Final = "relay"
 MAX_BATCH: Final = 1_000
-MAX_SILENCE_S: Final = 60.0
-"""After that the database ends the session of a relay that has said nothing: a frozen one."""
 FOLLOWER_POLL_S: Final = 1.0
 """How often a process looks whether the one that publishes is gone."""
 PAUSE_AFTER_FAILURE_S: Final = 0.5

@@ -27,6 +27,7 @@ from paidonce.engine.waiting import Answer
 from paidonce.providers.contract import Delivery, Thin
 from paidonce.store import asking, due
 from paidonce.store.db import Database
+from paidonce.store.locks import MAX_SILENCE_S
 from paidonce.store.queries import Connection
 from paidonce.telemetry import logger
 
@@ -240,7 +241,7 @@ class Asker:
         async with self._connection_in_use:
             if self._connection is None or self._connection.is_closed():
                 self._held.clear()  # they went with the connection
-                self._connection = await self._database.dedicated()
+                self._connection = await self._database.dedicated(MAX_SILENCE_S)
             yield self._connection
 
     def _disconnect(self) -> None:

@@ -8,6 +8,10 @@ from paidonce.store.queries import Connection, load_queries
 
 QUERIES: Final = load_queries(__file__)
 
+MAX_SILENCE_S: Final = 60.0
+"""After that the database may end the session of one that holds a lock and says nothing: a process
+that is frozen would hold it for ever."""
+
 
 @asynccontextmanager
 async def held_by_us(connection: Connection, name: str) -> AsyncIterator[bool]:
