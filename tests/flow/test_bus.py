@@ -82,6 +82,8 @@ def test_a_group_that_is_not_at_work_is_named(shared: Shared, letters: list[int]
     done = paidonce(folder, "bus", "status")
     assert done.stderr.count("Group followers was last at work") == 1, done.stderr
     assert "Group query" not in done.stderr
+    assert shared.service.metric("bus_absent_seconds", consumer="followers") >= 300
+    assert shared.service.metric("bus_absent_seconds", consumer="query") < 300
     assert "Dead letters: 3 of followers; see" in done.stderr
     assert "bus dead-letters list" in done.stderr
 

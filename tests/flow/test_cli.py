@@ -76,10 +76,10 @@ def test_send_says_what_is_wrong(shared: Shared) -> None:
     assert "nobody" in unknown.stderr
     assert "payments" in unknown.stderr, "the remedy: what there is"
     assert "Traceback" not in unknown.stderr
-    ordered = _send(service, "--order", "o-1")
-    assert ordered.returncode != 0, "its webhooks have no place for it"
-    assert "order" in ordered.stderr
-    assert "email" in ordered.stderr, "the remedy"
+    ordered = _send(service, "--order", "o-1", "--email", "nobody@example.com")
+    assert (ordered.returncode, "tilda" in ordered.stderr) == (0, True), ordered.stderr
+    assert "no place for order" in ordered.stderr
+    assert "no place for email" not in ordered.stderr
 
 
 def test_the_version_is_told(tmp_path: Path) -> None:

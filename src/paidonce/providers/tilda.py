@@ -27,7 +27,6 @@ from paidonce.domain.money import known_currency
 from paidonce.errors import (
     ConfigurationError,
     InvalidMoneyError,
-    InvalidRequestError,
     InvalidSignatureError,
     MalformedError,
 )
@@ -131,11 +130,6 @@ class Tilda(Provider):
         return json_acknowledgement(status, event_id)
 
     def compose(self, sample: Sample) -> tuple[dict[str, str], bytes]:
-        if sample.order is not None:
-            raise InvalidRequestError(
-                "order: webhooks of tilda name none; give the email of the user who pays, or use "
-                "a source of another provider"
-            )
         said = {
             "external_payment_id": sample.payment_id,
             "event_id": sample.event_id,
