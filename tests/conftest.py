@@ -150,7 +150,7 @@ def start_service(database_url: str, tmp_path: Path) -> Iterator[StartService]:
     services: list[Service] = []
 
     def start(
-        config: str = "", *, port: int = 0, arguments: Sequence[str] = (), **environment: str
+        config: str = "", *, port: int = 0, arguments: Sequence[str] = (), **environment: str | None
     ) -> Service:
         folder = tmp_path / f"service-{len(services)}"
         folder.mkdir()

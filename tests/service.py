@@ -23,6 +23,9 @@ SECRET: Final = "first-secret"
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 20.0
 
+Variables = Mapping[str, str | None]
+"""What to change in the environment; None takes a variable out of it."""
+
 BASIC: Final = f"""
 environment = "development"
 [sources.payments]
@@ -157,7 +160,7 @@ def started_service(
     folder: Path,
     database_url: str,
     config: str = "",
-    environment: Mapping[str, str] | None = None,
+    environment: Variables | None = None,
     *,
     port: int = 0,
     arguments: Sequence[str] = (),
@@ -169,7 +172,7 @@ def started_service(
 
 
 def started_worker(
-    folder: Path, database_url: str, config: str = "", environment: Mapping[str, str] | None = None
+    folder: Path, database_url: str, config: str = "", environment: Variables | None = None
 ) -> Service:
     """Start `paidonce work` and wait until it works. It has no port."""
     process = spawned(folder, database_url, config, environment, ("work",))
@@ -177,7 +180,7 @@ def started_worker(
 
 
 def started_relay(
-    folder: Path, database_url: str, config: str = "", environment: Mapping[str, str] | None = None
+    folder: Path, database_url: str, config: str = "", environment: Variables | None = None
 ) -> Service:
     """The same of `paidonce relay`."""
     process = spawned(folder, database_url, config, environment, ("relay",))
@@ -197,13 +200,14 @@ def spawned(
     folder: Path,
     database_url: str,
     config: str,
-    environment: Mapping[str, str] | None,
+    environment: Variables | None,
     command: Sequence[str],
 ) -> subprocess.Popen[bytes]:
     """Start a command of the program in a folder of its own, and wait for nothing."""
     text = f'{config or BASIC}\n[database]\nurl = "{database_url}"\n'
     (folder / "paidonce.toml").write_text(text, encoding="utf-8")
-    variables = {**os.environ, "PAIDONCE_BOOTSTRAP_KEY": KEY, **(environment or {})}
+    given = {**os.environ, "PAIDONCE_BOOTSTRAP_KEY": KEY, **(environment or {})}
+    variables = {name: value for name, value in given.items() if value is not None}
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         return subprocess.Popen(
             [sys.executable, "-m", "paidonce", *command],

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
@@ -38,6 +38,15 @@ GC_THRESHOLDS: Final = (20_000, 20, 50)
 
 _STOPPED: Final = "stopped by a signal"
 
+_BEHIND_THE_DOOR: Final[Mapping[Role, str]] = {
+    Role.WORKER: "settles what waits",
+    Role.RELAY: "publishes what is to leave",
+    Role.PAYMENTS: "carries out payments out of wallets",
+    Role.QUERY: "keeps what is shown of payments out of wallets",
+    Role.JANITOR: "keeps the tables small",
+}
+"""What a process does that takes no deliveries."""
+
 
 async def serve(
     settings: Settings,
@@ -55,7 +64,7 @@ async def serve(
         with _start_ended_by_signals():
             async with running(settings, _roles_at(place, roles)) as app:
                 if place.leads:
-                    await _prepare(app, settings, is_demo, listener, tell)
+                    await _prepare(app, settings, is_demo, listener, roles, tell)
                 await _Server(_uvicorn(app, settings), app, place.parent).serve(sockets=[listener])
     finally:
         listener.close()
@@ -236,15 +245,20 @@ async def _prepare(
     settings: Settings,
     is_demo: bool,
     listener: socket.socket,
+    roles: Set[Role],
     tell: Callable[[str], None],
 ) -> None:
     """The keys and the demo's user, and a word to whoever started it."""
-    key = await _first_key(app, settings)
+    has_bootstrap_key = await accept_bootstrap_key(app.operations)
+    host, port = listener.getsockname()[:2]
+    at = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    if Role.WEB not in roles:
+        _tell_of_work(settings, at, roles, tell)
+        return
+    key = None if has_bootstrap_key else await _first_key(app, settings)
     if is_demo:
         await app.operations.create_user(demo.EMAIL)
-    host, port = listener.getsockname()[:2]
-    shown_host = f"[{host}]" if ":" in host else host
-    tell(f"Paidonce is running at http://{shown_host}:{port}  (API at /docs, metrics at /metrics)")
+    tell(f"Paidonce is running at {at}  (API at /docs, metrics at /metrics)")
     if settings.security.pepper is None and not settings.database.is_embedded:
         tell("security.pepper is not set: operators' keys are hashed without one")
     if key is not None:
@@ -253,10 +267,19 @@ async def _prepare(
         tell(_invitation(port))
 
 
+def _tell_of_work(
+    settings: Settings, at: str, roles: Set[Role], tell: Callable[[str], None]
+) -> None:
+    """What is done by a process that has no door, where operators need no key."""
+    tell(f"Paidonce is running at {at}  (only /healthz, /readyz and /metrics)")
+    work = ", ".join(told for role, told in _BEHIND_THE_DOOR.items() if role in roles)
+    tell(f"It {work}. It takes no deliveries: `paidonce serve --roles web` does.")
+    if Role.PAYMENTS in roles and settings.payment_service.gateway_url is None:
+        tell("payment_service.gateway_url is not set: nothing is paid out of wallets")
+
+
 async def _first_key(app: App, settings: Settings) -> str | None:
-    """A key that was made because there was none; the environment's is accepted in silence."""
-    if await accept_bootstrap_key(app.operations):
-        return None
+    """A key that was made because there was none."""
     if settings.environment == "development" and not await app.operations.has_keys():
         return (await app.operations.create_key("first", Scope.ADMIN)).key
     return None

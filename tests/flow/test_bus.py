@@ -72,6 +72,22 @@ def test_an_operator_sees_how_far_each_group_is_behind(shared: Shared, letters: 
     assert json.loads(done.stdout)["dead_letters"]["followers"] == 3
 
 
+def test_a_group_that_is_not_at_work_is_named(shared: Shared, letters: list[int]) -> None:
+    """OPS-5 BUS-1: on Kafka nobody else knows how far it is behind; each is told of once."""
+    folder = shared.service.folder
+    shared.rows("INSERT INTO bus_cursors (consumer, about) VALUES ('followers', 'other')")
+    shared.rows(
+        "UPDATE bus_cursors SET seen_at = now() - interval '5 minutes' WHERE consumer = 'followers'"
+    )
+    done = paidonce(folder, "bus", "status")
+    assert done.stderr.count("Group followers was last at work") == 1, done.stderr
+    assert "Group query" not in done.stderr
+    assert shared.service.metric("bus_absent_seconds", consumer="followers") >= 300
+    assert shared.service.metric("bus_absent_seconds", consumer="query") < 300
+    assert "Dead letters: 3 of followers; see" in done.stderr
+    assert "bus dead-letters list" in done.stderr
+
+
 def test_a_message_that_was_buried_is_listed_and_retried(
     shared: Shared, letters: list[int]
 ) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from paidonce import __version__
 from tests.flow.conftest import Shared
 from tests.flow.tools import free_port, items, paidonce, until
 from tests.service import Service
@@ -75,6 +76,16 @@ def test_send_says_what_is_wrong(shared: Shared) -> None:
     assert "nobody" in unknown.stderr
     assert "payments" in unknown.stderr, "the remedy: what there is"
     assert "Traceback" not in unknown.stderr
+    ordered = _send(service, "--order", "o-1", "--email", "nobody@example.com")
+    assert (ordered.returncode, "tilda" in ordered.stderr) == (0, True), ordered.stderr
+    assert "no place for order" in ordered.stderr
+    assert "no place for email" not in ordered.stderr
+
+
+def test_the_version_is_told(tmp_path: Path) -> None:
+    """USE-2"""
+    done = paidonce(tmp_path, "--version")
+    assert (done.returncode, done.stdout.strip()) == (0, __version__), done.stderr
 
 
 @pytest.fixture

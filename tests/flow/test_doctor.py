@@ -35,11 +35,11 @@ HIDDEN: Final = "a-very-hidden-secret"
 SOURCE: Final = f'[sources.payments]\nprovider = "tilda"\nsecrets = ["{HIDDEN}"]\n'
 PLAN: Final = '[plans.monthly]\nprice = "990.00"\ncurrency = "RUB"\ndays = 30\ndefault = true\n'
 CHECKS: Final = {
-    "configuration", "sources", "secrets", "pepper", "plans", "notifications", "data directory",
-    "disk", "port", "database", "clock", "rights", "migrations", "partitions", "known sources",
-    "waiting", "money",
+    "configuration", "sources", "secrets", "pepper", "plans", "notifications", "bus",
+    "payment service", "data directory", "disk", "port", "database", "clock", "rights",
+    "migrations", "partitions", "known sources", "waiting", "money", "messages",
 }  # fmt: skip
-OF_THE_SCHEMA: Final = ("partitions", "known sources", "waiting", "money")
+OF_THE_SCHEMA: Final = ("partitions", "known sources", "waiting", "money", "messages")
 
 
 @dataclass(frozen=True)
@@ -234,6 +234,21 @@ def test_a_channel_that_leads_nowhere(clinic: Clinic) -> None:
     assert "ops (slack)" in clinic.examine().said("notifications")
 
 
+def test_a_bus_and_a_gateway_that_are_wrong(clinic: Clinic) -> None:
+    """USE-2 BUS-1 SVC-1: what `serve` would refuse, without a start; nothing is connected to."""
+    wrong = '[bus]\nurl = "kafka://127.0.0.1:1"\n[bus.kafka]\n"acks" = "1"\n'
+    gateway = '[payment_service]\ngateway_url = "http://127.0.0.1:1"\nsource = "payments"\n'
+    clinic.write(f'{SOURCE}{PLAN}{wrong}{gateway}gateway_key = "env:NO_SUCH_KEY"\n')
+    examined = clinic.examine()
+    assert examined.not_ok() == {"bus", "payment service"}
+    assert "bus.kafka.acks" in examined.said("bus")
+    assert "NO_SUCH_KEY" in examined.said("payment service")
+    clinic.write(f'{SOURCE}{PLAN}[bus]\nurl = "kafka://127.0.0.1:1"\n{gateway}')
+    examined = clinic.examine()
+    assert (examined.state("bus"), examined.state("payment service")) == ("ok", "warning")
+    assert "top-ups" in examined.said("payment service"), "callbacks fill no wallet"
+
+
 def test_a_database_that_is_not_there(clinic: Clinic) -> None:
     """USE-2 SEC-7: what depends on it is skipped."""
     clinic.write(url=f"postgresql://me:{HIDDEN}@127.0.0.1:{free_port()}/b")
@@ -327,6 +342,21 @@ async def test_what_waits_too_long_and_what_is_dead(clinic: Clinic) -> None:
     assert examined.not_ok() == {"waiting"}
     assert "30 minutes" in examined.said("waiting")
     assert "paidonce work" in examined.said("waiting")
+
+
+async def test_messages_that_are_not_published_or_not_taken(clinic: Clinic) -> None:
+    """USE-2 BUS-1"""
+    await execute(
+        clinic.url,
+        "INSERT INTO outbox (id, aggregate_type, aggregate_id, type, version, payload, occurred_at)"
+        " VALUES (gen_random_uuid(), 'thing', gen_random_uuid(), 'Changed', 1, '{}', now())",
+    )
+    assert clinic.examine().state("messages") == "ok"
+    await execute(clinic.url, "UPDATE outbox SET occurred_at = now() - interval '5 minutes'")
+    examined = clinic.examine()
+    assert examined.not_ok() == {"messages"}
+    assert "5 minutes" in examined.said("messages")
+    assert "paidonce relay" in examined.said("messages")
 
 
 def test_money_that_was_not_applied_is_a_note(service: Service, database_url: str) -> None:

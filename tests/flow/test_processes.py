@@ -115,6 +115,21 @@ def test_who_only_works_takes_no_deliveries_but_says_how_it_is(start_service: St
     assert worker.end() == 0
 
 
+def test_who_takes_no_deliveries_says_what_it_does_and_makes_no_key(
+    start_service: StartService, database_url: str
+) -> None:
+    """USE-2 SEC-3: its operators would have nothing to use a key for, and nobody reads its log."""
+    arguments = ["--roles", "janitor,payments"]
+    worker = start_service(BASIC, arguments=arguments, PAIDONCE_BOOTSTRAP_KEY=None)
+    told = (worker.folder / "stderr").read_text(encoding="utf-8")
+    assert "/docs" not in told
+    assert "po_" not in told
+    assert "/metrics" in told
+    assert "It carries out payments out of wallets, keeps the tables small." in told
+    assert "payment_service.gateway_url is not set" in told
+    assert rows(database_url, "SELECT 1 FROM api_keys") == []
+
+
 def test_a_worker_beside_the_service_is_woken_by_what_arrives(
     start_service: StartService, start_worker: StartService, database_url: str
 ) -> None:

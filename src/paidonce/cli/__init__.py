@@ -47,12 +47,17 @@ def main() -> NoReturn:
     sys.exit(exit_code(app))
 
 
+def _tell_version(is_wanted: bool) -> None:
+    if is_wanted:
+        shown.print(__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True)
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_tell_version, is_eager=True),
     ] = False,
 ) -> None:
-    if version:
-        shown.print(__version__)
-        raise typer.Exit
+    """Options that every command may have before it; each is seen to by its own callback."""

@@ -1,12 +1,20 @@
 """`bus`: what is published, what is taken, and what could not be."""
 
-from typing import Annotated
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from paidonce import sender
 from paidonce.cli.choosing import Limit
 from paidonce.cli.terminal import Config, Json, operate, operator, show, told
+
+if TYPE_CHECKING:
+    from paidonce.views import BusView
+
+ABSENT_AFTER_S: Final = 30.0
+"""A group that is at work is seen every ten seconds."""
 
 commands = typer.Typer(help="Messages that leave, and who takes them.", no_args_is_help=True)
 letters = typer.Typer(help="Messages that could not be taken.", no_args_is_help=True)
@@ -28,16 +36,32 @@ def status(config: Config = None, json: Json = False) -> None:
     if json:
         typer.echo(sender.as_json(found))
         return
-    age = f", the oldest for {found.oldest_unpublished_s:.1f} s" if found.unpublished else ""
-    told.print(f"{found.unpublished} messages are not published yet{age}.")
+    for line in _told_of(found):
+        told.print(line)
     columns = {
         "group": lambda one: one.consumer,
         "topic": lambda one: one.about,
         "not taken": lambda one: one.lag,
         "seen": lambda one: one.seen_at,
-        "dead letters": lambda one: found.dead_letters.get(one.consumer, 0),
     }
     show(found.groups, columns, json)
+
+
+def _told_of(found: "BusView") -> Iterator[str]:
+    """What a person should know before he reads the numbers."""
+    age = f", the oldest for {found.oldest_unpublished_s:.1f} s" if found.unpublished else ""
+    yield f"{found.unpublished} messages are not published yet{age}."
+    dead = [f"{number} of {group}" for group, number in found.dead_letters.items() if number]
+    if dead:
+        yield f"Dead letters: {', '.join(dead)}; see `paidonce bus dead-letters list`."
+    now = datetime.now(UTC)
+    absent = {one.consumer: (now - one.seen_at).total_seconds() for one in found.groups}
+    for group, absent_s in sorted(absent.items()):
+        if absent_s > ABSENT_AFTER_S:
+            yield (
+                f"Group {group} was last at work {absent_s:.0f} s ago, and on Kafka its numbers "
+                "are of then: see that a process with its role runs, and what its log says."
+            )
 
 
 @letters.command("list")

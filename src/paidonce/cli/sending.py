@@ -1,5 +1,7 @@
 """`send`: test webhooks."""
 
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -7,10 +9,10 @@ from rich.table import Table
 
 from paidonce import demo, sender
 from paidonce.cli.terminal import Config, Json, chosen_settings, run, shown, told
-from paidonce.errors import ConfigurationError
+from paidonce.errors import ConfigurationError, PaidonceError
 from paidonce.providers import configured_providers
-from paidonce.providers.contract import TEST_HEADER
-from paidonce.providers.samples import WORDS, new_sample
+from paidonce.providers.contract import TEST_HEADER, Delivery, Provider, Sample
+from paidonce.providers.samples import WORDS, new_sample, omitted
 
 
 def add_to(app: typer.Typer) -> None:
@@ -65,10 +67,17 @@ def send(
         plan_id=plan,
     )
     headers, body = provider.compose(sample)
+    _tell_what_is_omitted(provider, sample, Delivery(headers, body, datetime.now(UTC)))
     headers[TEST_HEADER] = "1"
     base = url or f"http://{settings.server.host}:{settings.server.port}"
     answers = run(sender.send(f"{base}/webhooks/{name}", headers, body, times, concurrency))
     _show_answers(answers, base, as_json=json)
+
+
+def _tell_what_is_omitted(provider: Provider, sample: Sample, made: Delivery) -> None:
+    with suppress(PaidonceError):  # what cannot be read may be sent all the same
+        for name in omitted(sample, provider.translate(made)):
+            told.print(f"Webhooks of {provider.name} have no place for {name}: it is left out.")
 
 
 def _show_answers(answers: list[sender.Answer], base: str, as_json: bool) -> None:

@@ -8,16 +8,18 @@ from paidonce.doctor.findings import Finding, State, asked, one_line, skipped
 from paidonce.domain.money import Money
 from paidonce.errors import PaidonceError
 from paidonce.settings import Settings
-from paidonce.store import checkup, embedded_files, listings
+from paidonce.store import checkup, dead_messages, embedded_files, listings, outbox
 from paidonce.store.db import MAX_CLOCK_SKEW_S, OLDEST_VERSION, looking_at, place_of
 from paidonce.store.queries import Connection
 from paidonce.store.schema import revisions
 
 CHECKS: Final = (
     "database", "clock", "rights", "migrations", "partitions", "known sources", "waiting", "money",
+    "messages",
 )  # fmt: skip
 SMALL_CLOCK_SKEW_S: Final = 1.0
 LONG_OVERDUE_S: Final = 600.0
+LONG_UNPUBLISHED_S: Final = 60.0
 NO_SCHEMA: Final = "there is no schema yet"
 
 
@@ -67,6 +69,7 @@ async def _look(connection: Connection, settings: Settings, url: str) -> AsyncIt
     yield await asked("known sources", lambda: _known_sources(connection, settings))
     yield await asked("waiting", lambda: _waiting(connection))
     yield await asked("money", lambda: _money(connection))
+    yield await asked("messages", lambda: _messages(connection))
 
 
 async def _clock(connection: Connection) -> Finding:
@@ -163,3 +166,16 @@ async def _money(connection: Connection) -> Finding:
     ]
     found = f"received and not applied: {', '.join(sums)}"
     return Finding("money", State.OK, found, "see GET /api/v1/payments?applied=false")
+
+
+async def _messages(connection: Connection) -> Finding:
+    backlog = await outbox.backlog(connection)
+    dead = sum((await dead_messages.numbers_open(connection)).values())
+    found, remedies = [f"{backlog.number} are not published, {dead} are dead letters"], []
+    if backlog.oldest_s > LONG_UNPUBLISHED_S:
+        found.append(f"the oldest waits for {backlog.oldest_s / 60:.0f} minutes")
+        remedies.append("see that `paidonce serve` or `paidonce relay` runs, and what its log says")
+    if dead:
+        remedies.append("see `paidonce bus dead-letters list`")
+    state = State.WARNING if remedies else State.OK
+    return Finding("messages", state, "; ".join(found), "; ".join(remedies))

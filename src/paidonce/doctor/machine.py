@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from paidonce.configured import configured_plans
+from paidonce.bus.opening import open_bus
+from paidonce.configured import configured_gateway, configured_plans
 from paidonce.doctor.findings import Finding, State
 from paidonce.doorkeeping import configured_addresses
 from paidonce.engine.channels import configured_channels
@@ -138,6 +139,22 @@ def _notifications(world: World) -> Finding:
     return Finding("notifications", State.OK, ", ".join(named) or "none: nobody is told")
 
 
+def _bus(world: World) -> Finding:
+    """Whether it can be opened as it is configured. Connects to nothing."""
+    open_bus(world.settings.bus)
+    return Finding("bus", State.OK, world.settings.bus.url)
+
+
+def _payment_service(world: World) -> Finding:
+    name, source = "payment service", world.settings.payment_service.source
+    if configured_gateway(world.settings) is None:
+        return Finding(name, State.OK, "no gateway: nothing is paid out of wallets")
+    if world.settings.sources.keys() == {source}:
+        found = f"{source} takes callbacks alone, and there is no other source to fill a wallet"
+        return Finding(name, State.WARNING, found, "add a source for top-ups")
+    return Finding(name, State.OK, f"its gateway calls back at /webhooks/{source}")
+
+
 def _data_directory(world: World) -> Finding:
     name, folder = "data directory", world.settings.database.data_dir.absolute()
     if not world.settings.database.is_embedded:
@@ -223,6 +240,8 @@ CHECKS: Final[dict[str, Callable[[World], Finding]]] = {
     "pepper": _pepper,
     "plans": _plans,
     "notifications": _notifications,
+    "bus": _bus,
+    "payment service": _payment_service,
     "data directory": _data_directory,
     "disk": _disk,
     "port": _port,

@@ -4,6 +4,7 @@ import re
 from typing import Final
 from uuid import uuid4
 
+from paidonce.domain.events import PaymentEvent
 from paidonce.domain.money import format_minor, money
 from paidonce.errors import InvalidMoneyError, InvalidRequestError
 from paidonce.providers.contract import Sample
@@ -44,6 +45,14 @@ def new_sample(
         email=email,
         plan_id=plan_id,
     )
+
+
+def omitted(sample: Sample, event: object) -> list[str]:
+    """What the sample asked for and the event does not say: the format has no place for it."""
+    if not isinstance(event, PaymentEvent):
+        return []
+    asked = {"order": sample.order, "email": sample.email, "plan_id": sample.plan_id}
+    return [name for name, value in asked.items() if value and getattr(event, name) is None]
 
 
 def refuse_words(status: str, *unknown: str) -> None:

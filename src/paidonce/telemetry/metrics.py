@@ -204,6 +204,9 @@ OLDEST_UNPUBLISHED: Final = Measure("bus_unpublished_oldest_seconds", "Age of th
 BUS_LAG: Final = Measure(
     "bus_lag", "Messages that are published, and not taken by a group.", ("consumer", "about")
 )
+BUS_ABSENT: Final = Measure(
+    "bus_absent_seconds", "Time since a group was last at work.", ("consumer",)
+)
 OPEN_DEAD_LETTERS: Final = Measure(
     "bus_dead_letters", "Messages that wait for a person.", ("consumer",)
 )

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from fastapi import FastAPI, Response
@@ -168,10 +169,13 @@ async def _measured(operations: Operations) -> list[Metric]:
 
 
 def _measured_bus(bus: BusView) -> list[Metric]:
+    now = datetime.now(UTC)
+    absent_s = {(one.consumer,): (now - one.seen_at).total_seconds() for one in bus.groups}
     return [
         telemetry.UNPUBLISHED.family({(): bus.unpublished}),
         telemetry.OLDEST_UNPUBLISHED.family({(): bus.oldest_unpublished_s}),
         telemetry.BUS_LAG.family({(one.consumer, one.about): one.lag for one in bus.groups}),
+        telemetry.BUS_ABSENT.family({who: max(since_s, 0.0) for who, since_s in absent_s.items()}),
         telemetry.OPEN_DEAD_LETTERS.family({(name,): n for name, n in bus.dead_letters.items()}),
     ]
 

@@ -8,13 +8,12 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 from uuid_utils.compat import uuid7
 
 from paidonce.domain.addresses import parsed
-from paidonce.domain.events import PaymentEvent
 from paidonce.engine import items
 from paidonce.engine.intake import Intake
 from paidonce.errors import ConfigurationError, InvalidRequestError, NotFoundError
 from paidonce.operations import Operations
 from paidonce.providers.contract import Sample
-from paidonce.providers.samples import new_sample
+from paidonce.providers.samples import new_sample, omitted
 from paidonce.web.api.shapes import Reference, Text
 from paidonce.web.auth import ProblemError
 from paidonce.web.edge import NO_SOURCE, PREFIX, SAMPLES, TESTS_REFUSED, word_of
@@ -137,14 +136,5 @@ def _answer(verdict: items.Verdict, sample: Sample) -> SampleAnswer:
         payment_id=item.identity.payment_id or sample.payment_id,
         error_code=outcome.code if outcome else None,
         error_message=outcome.message if outcome else None,
-        omitted=_omitted(item, sample),
+        omitted=omitted(sample, item.event),
     )
-
-
-def _omitted(item: items.Incoming, sample: Sample) -> list[str]:
-    """What the sample asked for and the event does not say."""
-    event = item.event
-    if not isinstance(event, PaymentEvent):
-        return []
-    asked = {"order": sample.order, "email": sample.email, "plan_id": sample.plan_id}
-    return [name for name, value in asked.items() if value and getattr(event, name) is None]
