@@ -185,7 +185,7 @@ async def test_a_buried_message_is_found_with_its_error(
     kafka: Broker, bus: KafkaBus, about: str, connection: Connection
 ) -> None:
     """BUS-1"""
-    sent = message(about, "thing", 1)
+    sent = replace(message(about, "thing", 1), source="/shop")
     await bus.publish([sent])
     async with reading(bus, about) as reader:
         await reader.bury(connection, (await fetched(reader, connection))[0], "no such thing", 5)

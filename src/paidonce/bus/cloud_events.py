@@ -11,16 +11,16 @@ from uuid import UUID
 
 import orjson
 
-from paidonce.bus.messages import Message
+from paidonce.bus.messages import OURS, Message
 from paidonce.bus.schemas import schema_id
 from paidonce.errors import MessageRefusedError
 
-SOURCE: Final = "/paidonce"
 SPEC_VERSION: Final = "1.0"
 JSON: Final = "application/json"
 MAX_BODY_BYTES: Final = 262_144
 MAX_KEY_BYTES: Final = 1024
 MAX_TYPE_CHARS: Final = 200
+MAX_SOURCE_CHARS: Final = 1024
 MAX_HEADERS: Final = 64
 MAX_VERSION: Final = 2**63 - 1
 FIRST_VERSION: Final = 1
@@ -36,7 +36,7 @@ def headers_of(message: Message) -> Headers:
         "content-type": JSON,
         "ce_specversion": SPEC_VERSION,
         "ce_id": str(message.id),
-        "ce_source": SOURCE,
+        "ce_source": message.source,
         "ce_type": message.type,
         "ce_subject": message.key,
         "ce_time": message.time.astimezone(UTC).isoformat().replace("+00:00", "Z"),
@@ -67,6 +67,7 @@ def message_of(
         time=_time(said),
         body=_body(body),
         published_at=published_at,
+        source=said.get("ce_source", OURS)[:MAX_SOURCE_CHARS],
     )
 
 

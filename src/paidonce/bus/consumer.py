@@ -168,7 +168,7 @@ class Consumer:
         """The batch is committed: count it."""
         buried = [one for one in self._fresh if self._blame.final(one) is not None]
         for message in buried:
-            log.error("message_buried", consumer=self._name, event_id=str(message.id))
+            log.error("message_buried", consumer=self._name, **_named(message))
         now = datetime.now(UTC)
         latency = telemetry.bound_histogram(telemetry.BUS_LATENCY, self._name)
         for message in self._fresh:
@@ -186,7 +186,8 @@ class Consumer:
         if trouble(error) is Trouble.RERUN and (pause_s := self._blame.lost_race()) is not None:
             return pause_s
         pause_s = self._blame.failed(self._fresh, error)
-        log.warning("batch_failed", consumer=self._name, messages=len(self._fresh), exc_info=error)
+        named = _named(self._fresh[0]) if len(self._fresh) == 1 else {"count": len(self._fresh)}
+        log.warning("messages_failed", consumer=self._name, **named, exc_info=error)
         return pause_s
 
     async def _work(self) -> None:
@@ -253,3 +254,8 @@ class Consumer:
     async def _pause(self, pause_s: float) -> None:
         """Wait, unless asked to stop."""
         await comes_within(self._stop_asked, pause_s)
+
+
+def _named(message: Message) -> dict[str, str]:
+    """Which message it is, for the log."""
+    return {"event_id": str(message.id), "type": message.type, "key": message.key}

@@ -90,7 +90,14 @@ class KafkaReader:
         if unburied:
             await self._publisher.publish([self._dead_foreign(one) for one in unburied])
             self._buried.update((one.place, one.offset) for one in unburied)
-            log.warning("foreign_messages_buried", group=self._group, count=len(unburied))
+            (topic, partition), offset = unburied[0].place, unburied[0].offset
+            log.warning(
+                "foreign_messages_buried",
+                consumer=self._group,
+                count=len(unburied),
+                first=f"{topic}/{partition}@{offset}",
+                error=unburied[0].error,
+            )
             telemetry.bound(telemetry.BUS_FOREIGN, self._group).inc(len(unburied))
         if foreign and not self._messages:
             await self.acknowledge()

@@ -6,6 +6,8 @@ from typing import Final
 from uuid import UUID
 
 TOPIC_PREFIX: Final = "paidonce."
+OURS: Final = "/paidonce"
+"""The `source` of what this system tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class Message:
     """JSON, as its schema in `bus/schemas` says."""
     published_at: datetime | None = None
     """When the bus got it, where the bus tells."""
+    source: str = OURS
 
 
 def topic_of(about: str) -> str:
