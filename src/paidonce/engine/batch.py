@@ -11,7 +11,6 @@ from paidonce.domain.applying import (
     Terms,
     apply,
     waits_for_email,
-    waits_for_order,
     waits_for_payment,
 )
 from paidonce.domain.decide import Arrived, decide
@@ -26,7 +25,6 @@ from paidonce.domain.events import (
     PaymentId,
     Reason,
     SubscriptionId,
-    UserId,
     WalletId,
 )
 from paidonce.domain.orders import Order
@@ -37,6 +35,7 @@ from paidonce.domain.tally import Tally
 from paidonce.domain.wallet_payments import NOT_HEARD
 from paidonce.domain.wallets import Wallet
 from paidonce.engine.attempts import Tried, result_of
+from paidonce.engine.busy import Busy
 from paidonce.engine.items import (
     MAX_MESSAGE,
     Incoming,
@@ -87,6 +86,7 @@ class Batch:
         self._now: datetime = loaded.now
         self._state = State(rules.plans, uuid7, rules.kept)
         loaded.fill(self._state)
+        self._busy = Busy(loaded, self._state)
         self._first_of_key: dict[KeyName, KnownKey] = dict(loaded.keys)
         self._busy_keys: set[KeyName] = set()
         self._changes = Changes()
@@ -146,7 +146,7 @@ class Batch:
         known = self._first_of_key.get(name)
         if known is not None:
             return self._judge_repeated(item, known)
-        if name in self._busy_keys or (item.preset is None and self._is_busy(item)):
+        if name in self._busy_keys or (item.preset is None and self._busy.has_event(item)):
             self._busy_keys.add(name)
             return Verdict(item, Result.BUSY, None)
         decision = self._decide(item)
@@ -181,7 +181,7 @@ class Batch:
         return Verdict(item, Result.CONFLICT, item.event_id, outcome)
 
     def _judge_refused(self, item: Refused) -> Verdict:
-        if self._is_busy(item):
+        if self._busy.has_event(item):
             return Verdict(item, Result.BUSY, None)
         decision = self._decide_stale(item)
         message = str(item.refusal)[:MAX_MESSAGE]
@@ -193,7 +193,7 @@ class Batch:
         return Verdict(item, Result.FAILED_FINAL, item.event_id, outcome, decision)
 
     def _judge_waiting(self, item: Waiting) -> Verdict:
-        if item.preset is None and self._is_busy(item):
+        if item.preset is None and self._busy.has_event(item):
             soon = self._now + BUSY_DELAY
             self._queue(soon, item, item.faults, item.waits_on)
             return Verdict(item, Result.BUSY, item.event_id)
@@ -217,7 +217,7 @@ class Batch:
         if payment is None:
             raise NotFoundError(f"there is no payment {item.payment_id}")
         linked = payment if item.link is None else linked_as(payment, item.link)
-        if self._lacks(linked) or self._lacks(payment):
+        if self._busy.has(linked) or self._busy.has(payment):
             return Verdict(item, Result.BUSY, None)
         source = self._rules.sources.get(payment.source_id)
         by_email = source.link_by_email if source else False
@@ -356,36 +356,6 @@ class Batch:
         if self._rules.retry.goes_on(outcome.code, times, age):
             return outcome
         return Outcome(EventStatus.DEAD_LETTER, outcome.code, outcome.message)
-
-    def _is_busy(self, item: Incoming | Refused | Waiting) -> bool:
-        event, loaded = item.event, self._loaded
-        if loaded.is_quiet or not isinstance(event, PaymentEvent) or item.source.is_calling_back:
-            return False
-        named = ((item.source.id, one) for one in event.ids)
-        if any(loaded.names.get(name) in loaded.busy_payments for name in named):
-            return True
-        known = self._state.payments_known_as(item.source.id, event.ids)
-        lacks = self._lacks(None, event.order, event.email)
-        return lacks or any(self._lacks(one) for one in known)
-
-    def _lacks(
-        self, payment: Payment | None, reference: str | None = None, email: str | None = None
-    ) -> bool:
-        """Whether somebody else has in hand what the payment, or an event of it, is for."""
-        loaded = self._loaded
-        if loaded.is_quiet:
-            return False
-        references = {reference, payment.order if payment else None} - {None}
-        orders = [one for one in (loaded.orders.get(str(ref)) for ref in references) if one]
-        if not loaded.busy_orders.isdisjoint(references):
-            return True
-        named = {email, payment.email if payment else None, *(one.email for one in orders)}
-        emails = {email_key(one) for one in named if one is not None}
-        users: set[UserId | None] = {self._state.users.get(one) for one in emails}
-        users |= {payment.user_id if payment else None, *(one.user_id for one in orders)}
-        names = {*map(waits_for_email, emails), *(waits_for_order(str(one)) for one in references)}
-        is_unsure = not loaded.unsure.isdisjoint(names)
-        return is_unsure or not loaded.busy_users.isdisjoint(users - {None})
 
     def _audit_attempt(self, event_id: EventId, outcome: Outcome, attempts: int) -> None:
         failed = outcome.status not in _HAPPY
