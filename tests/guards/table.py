@@ -50,7 +50,8 @@ _BUS_TAKEN: Final = "tests/bus/test_consumer.py::test_"
 _BOOKS: Final = "tests/store/test_reconciling.py::test_"
 _KAFKA: Final = "tests/bus/test_kafka.py::test_"
 _KAFKA_READER: Final = "bus/kafka_reader.py"
-_WALLET: Final = "tests/services/test_wallet.py::test_"
+_WALLET: Final = "tests/services/test_wallet_locks.py::test_"
+_WALLET_QUEUE: Final = "tests/services/test_wallet_queue.py::test_"
 _PAYMENTS: Final = "tests/services/test_payment_service.py::test_"
 _SHOWN: Final = "tests/services/test_query_service.py::test_"
 
@@ -1520,7 +1521,7 @@ GUARDS: Final = (
         "services/wallet.py",
         "    if trouble(error) is Trouble.RERUN:\n        return DatabaseAwayError",
         "    if False:\n        return DatabaseAwayError",
-        f"{_WALLET}a_lost_race_is_never_told_as_insufficient_funds[40001]",
+        f"{_WALLET_QUEUE}a_lost_race_is_never_told_as_insufficient_funds[40001]",
         is_kin=True,
     ),
     Guard(
