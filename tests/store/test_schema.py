@@ -305,6 +305,7 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("wallet_payments", "wallet_payments_failure", {"failure": "DECLINED"}),
     ("wallet_payments", "wallet_payments_asked", {"status": "COMPLETED"}),
     ("gateway_callbacks", "gateway_callbacks_says", {"says": "perhaps"}),
+    ("gateway_callbacks", "gateway_callbacks_paid", {"amount_minor": 5}),
     (
         "gateway_callbacks",
         "gateway_callbacks_status",

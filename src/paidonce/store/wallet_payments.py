@@ -36,6 +36,7 @@ class Question:
     currency: str
     asked: int
     """How often, this time included."""
+    transaction_id: str | None
 
 
 async def open_payments(

@@ -67,7 +67,7 @@ UPDATE wallet_payments AS p
       ORDER BY d.ask_at
       LIMIT :limit
         FOR UPDATE SKIP LOCKED))
-RETURNING p.payment_id, p.amount_minor, p.currency, p.asked;
+RETURNING p.payment_id, p.amount_minor, p.currency, p.asked, p.transaction_id;
 
 -- name: next_ask
 SELECT extract(epoch FROM min(ask_at) - clock_timestamp())::float8 AS next_s
