@@ -110,12 +110,6 @@ async def put_off(connection: Connection, ids: Iterable[UUID], max_attempts: int
     return [PutOff(**dict(row)) for row in rows]
 
 
-async def next_try_s(connection: Connection) -> float | None:
-    """In how many seconds one has to be tried; None if none waits."""
-    row = await QUERIES["next_try"].row(connection)
-    return None if row is None else row["next_s"]
-
-
 async def dead(connection: Connection, *, last_id: UUID, limit: int) -> Sequence[asyncpg.Record]:
     """Those that were given up, the newest first."""
     return await QUERIES["dead"].rows(connection, last_id=last_id, limit=limit)

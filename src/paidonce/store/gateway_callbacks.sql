@@ -34,9 +34,10 @@ SELECT id, source_id, transaction_id
    AND status = 'WAITING';
 
 -- name: due
+-- By the time at which the transaction began: that one can be looked up in the index.
 SELECT id, source_id, transaction_id
   FROM gateway_callbacks
- WHERE try_at <= clock_timestamp()
+ WHERE try_at <= now()
  ORDER BY try_at
  LIMIT :limit;
 
@@ -73,11 +74,6 @@ UPDATE gateway_callbacks AS c
       WHERE d.id = ANY (:id::uuid[]) AND d.status = 'WAITING' AND d.try_at <= clock_timestamp()
         FOR UPDATE SKIP LOCKED))
 RETURNING c.id, c.source_id, c.transaction_id, c.says, c.status, c.event_id, c.attempts;
-
--- name: next_try
-SELECT extract(epoch FROM min(try_at) - clock_timestamp())::float8 AS next_s
-  FROM gateway_callbacks
- WHERE try_at IS NOT NULL;
 
 -- name: dead
 SELECT c.id, s.name AS source, c.transaction_id, c.says, c.event_id, c.attempts, c.received_at,

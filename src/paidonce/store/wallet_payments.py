@@ -108,12 +108,6 @@ async def claim(connection: Connection, *, limit: int, lease_s: float) -> list[Q
     return [Question(**dict(row)) for row in rows]
 
 
-async def next_ask_s(connection: Connection) -> float | None:
-    """In how many seconds something has to be asked; None if there is nothing."""
-    row = await QUERIES["next_ask"].row(connection)
-    return None if row is None else row["next_s"]
-
-
 async def is_transaction_taken(
     connection: Connection, payment: WalletPayment, transaction_id: str
 ) -> bool:
