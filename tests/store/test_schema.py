@@ -492,6 +492,7 @@ async def test_entries_that_do_not_sum_to_zero_are_refused(connection: Connectio
         "UPDATE ledger_entries SET amount_minor = 1",
         "UPDATE ledger_entries SET account = 'b'",
         "DELETE FROM ledger_entries",
+        "TRUNCATE ledger_entries",
     ],
 )
 async def test_entries_of_the_ledger_are_never_changed(connection: Connection, change: str) -> None:
