@@ -227,6 +227,15 @@ def test_what_was_let_go_is_taken_after_all_only_if_the_money_is_there(
     assert judged.wallet == wallet(balance=60)
 
 
+@pytest.mark.parametrize("amount_minor", [0, -1])
+def test_nothing_and_less_is_no_amount(amount_minor: int) -> None:
+    """WAL-1: to commit nothing is not to commit all of it, and less would fill the wallet."""
+    with pytest.raises(ValueError, match="above zero"):
+        Reserve("p", WalletId(UUID(int=1)), amount_minor)
+    with pytest.raises(ValueError, match="above zero"):
+        Commit("p", amount_minor)
+
+
 def test_two_requests_are_told_apart_by_wallet_and_amount_alone() -> None:
     """WAL-1: for how long is not a part of it: a retry may ask for what is left of its time."""
     assert RESERVE.request_hash == replace(RESERVE, expires_in=SOON - NOW).request_hash

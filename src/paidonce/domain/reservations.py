@@ -62,6 +62,9 @@ class Reserve:
     amount_minor: int
     expires_in: timedelta | None = None
 
+    def __post_init__(self) -> None:
+        _refuse_nothing(self.amount_minor)
+
     @property
     def request_hash(self) -> bytes:
         """What tells it from another one: of which wallet, and how much. Not for how long."""
@@ -74,6 +77,10 @@ class Commit:
 
     payment_id: str
     amount_minor: int | None = None  # all of it
+
+    def __post_init__(self) -> None:
+        if self.amount_minor is not None:
+            _refuse_nothing(self.amount_minor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,12 @@ class TakeAfterAll:
 
 
 Command = Reserve | Commit | Release | Expire | TakeAfterAll
+
+
+def _refuse_nothing(amount_minor: int) -> None:
+    """Raise ValueError: less than nothing would fill the wallet out of which it is taken."""
+    if amount_minor <= 0:
+        raise ValueError("an amount has to be above zero")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +183,9 @@ def _reserved_before(wallet: Wallet | None, known: Reservation, command: Reserve
 
 
 def _commit(wallet: Wallet, reservation: Reservation, command: Commit, now: datetime) -> Judged:
-    amount_minor = command.amount_minor or reservation.amount_minor
+    amount_minor = command.amount_minor
+    if amount_minor is None:
+        amount_minor = reservation.amount_minor
     match reservation.status:
         case ReservationStatus.RESERVED if _is_over(reservation, now):
             return Judged(wallet, reservation, refusal=Refusal.EXPIRED)
