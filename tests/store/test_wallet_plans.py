@@ -47,7 +47,7 @@ SELECT id, account, 'RUB', minor, now() + n * interval '1 second'
        LATERAL (VALUES ('wallet:' || id, 100), ('gateway:1', -100)) AS e (account, minor)
  ORDER BY n;
 
-INSERT INTO wallets (id, owner, currency) VALUES ('{busy}', 'busy', 'RUB');
+INSERT INTO wallets (id, owner, currency) VALUES ('{busy}', 'x', 'RUB');
 
 INSERT INTO ledger_entries (movement_id, account, currency, amount_minor, at)
 SELECT id, account, 'RUB', minor, now() + n * interval '1 second'
@@ -110,7 +110,7 @@ async def plan_of_writing(connection: Connection, wallet_id: UUID) -> list[Node]
     rows: dict[str, Any] = {
         "wallets": [(wallet_id, 100, 0, 1)],
         "made": [("new", wallet_id, b"", 5, 0, "RESERVED", None, NOW, None)],
-        "ended": [("p-2", "RESERVED", "RELEASED", 0, NOW)],
+        "ended": [("p-2", "RESERVED", "RELEASED", 0, None, NOW)],
         "entries": [
             (wallet_id, "p-2", "a", "RUB", 1, NOW),
             (wallet_id, "p-2", "b", "RUB", -1, NOW),

@@ -61,6 +61,8 @@ class Reserve:
     wallet_id: WalletId
     amount_minor: int
     expires_in: timedelta | None = None
+    is_lasting: bool = False
+    """Whether one that is there already does not end by itself any more, either."""
 
     def __post_init__(self) -> None:
         _refuse_nothing(self.amount_minor)
@@ -154,7 +156,7 @@ def _reserve(
     wallet: Wallet | None, known: Reservation | None, command: Reserve, now: datetime
 ) -> Judged:
     if known is not None:
-        return _reserved_before(wallet, known, command)
+        return _reserved_before(wallet, known, command, now)
     if wallet is None:
         return Judged(None, None, refusal=Refusal.WALLET_MISSING)
     made = Reservation(
@@ -173,12 +175,18 @@ def _reserve(
     return Judged(after, made, is_new=True)
 
 
-def _reserved_before(wallet: Wallet | None, known: Reservation, command: Reserve) -> Judged:
+def _reserved_before(
+    wallet: Wallet | None, known: Reservation, command: Reserve, now: datetime
+) -> Judged:
     """The same answer again, also when that was a refusal, or the money has been taken since."""
     if known.request_hash != command.request_hash:
         return Judged(wallet, known, refusal=Refusal.IDEMPOTENCY_CONFLICT)
     if known.status is ReservationStatus.REJECTED:
         return Judged(wallet, known, refusal=Refusal.INSUFFICIENT_FUNDS)
+    if command.is_lasting and known.status is ReservationStatus.RESERVED:
+        is_over = _is_over(known, now)
+        kept = known if is_over else replace(known, expires_at=None)
+        return Judged(wallet, kept, refusal=Refusal.EXPIRED if is_over else None)
     return Judged(wallet, known)
 
 

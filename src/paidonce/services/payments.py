@@ -226,7 +226,10 @@ class PaymentService:
     ) -> dict[str, Judged]:
         """Set the money aside; a wallet with another currency is not asked."""
         fitting = [one for one in new if currencies[one.payment_id] in (None, one.currency)]
-        commands = [Reserve(one.payment_id, one.wallet_id, one.amount_minor) for one in fitting]
+        commands = [
+            Reserve(one.payment_id, one.wallet_id, one.amount_minor, is_lasting=True)
+            for one in fitting
+        ]
         judged = await obey(connection, commands) if commands else []
         return {one.payment_id: what for one, what in zip(fitting, judged, strict=True)}
 

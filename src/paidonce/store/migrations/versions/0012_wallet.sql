@@ -60,7 +60,8 @@ CREATE TYPE written_reservation AS (
 );
 
 CREATE TYPE written_ending AS (
-    payment_id text, seen text, status text, committed_minor bigint, ended_at timestamptz
+    payment_id text, seen text, status text, committed_minor bigint, expires_at timestamptz,
+    ended_at timestamptz
 );
 
 CREATE TYPE written_entry_2 AS (
