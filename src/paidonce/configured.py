@@ -150,6 +150,7 @@ def configured_terms(settings: Settings, rules: Rules) -> Terms | None:
         first_s=chosen.first_pause_s,
         longest_s=chosen.longest_pause_s,
         silent_after_s=chosen.silent_after_s,
+        pending_after_s=chosen.pending_after_s,
         slow_s=chosen.slow_pause_s,
     )
     return Terms(source.id, source.name, rules.told_to, pauses, chosen.callback_attempts)

@@ -2,6 +2,7 @@
 
 import json
 from typing import Any, Final
+from uuid import UUID
 
 import pytest
 
@@ -55,6 +56,27 @@ def test_what_cannot_be_done_is_told(shop: Shop) -> None:
     assert "not enough money" in done.stderr
     done = paidonce(shop.service.folder, "wallet", "commit", "nothing-of-this-name")
     assert (done.returncode, "there is no reservation" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("wallet", "commit", "\udcff"),
+        ("wallet", "release", "\udcff"),
+        ("wallet-payments", "show", "\udcff"),
+        ("views", "show", "\udcff"),
+        ("wallet", "create", "--currency", "RUB", "--owner", "\udcff"),
+        ("wallet", "show", str(UUID(int=1)), "--at", "0001-01-01T00:00:00+14:00"),
+        ("wallet", "show", str(UUID(int=1)), "--at", "9999999d"),
+    ],
+    ids=" ".join,
+)
+def test_what_no_column_holds_is_told_and_no_traceback(shop: Shop, words: tuple[str, ...]) -> None:
+    """USE-2: a terminal lets bytes through that are no text."""
+    done = paidonce(shop.service.folder, *words)
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 2, done.stderr
 
 
 def test_verify_says_by_its_exit_code_whether_all_adds_up(shop: Shop, shared: Shared) -> None:

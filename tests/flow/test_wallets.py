@@ -166,6 +166,8 @@ def test_how_long_a_reservation_lasts(shop: Shop, asked_s: int | None, lasts_s: 
         {"expires_in_s": "60"},
         {"payment_id": ""},
         {"payment_id": "\x00"},
+        {"payment_id": ".."},
+        {"payment_id": "a\nb"},
         {"payment_id": "x" * 1_001},
         {"wallet": "other"},
     ],
@@ -240,6 +242,8 @@ def test_what_was_in_a_wallet_at_a_time(shop: Shop) -> None:
     assert at("2100-01-01T00:00:00Z") == shop.balance(wallet) == ("0.00", "600.00")
     assert {one["account"] for one in found} == {"balance", "receivable"}
     assert is_problem(shop.service.api("GET", f"/wallets/{wallet}", at="yesterday"), 400)
+    for beyond in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"):
+        assert is_problem(shop.service.api("GET", f"/wallets/{wallet}", at=beyond), 400)
 
 
 def test_reservations_are_audited_with_who_made_them(shop: Shop, shared: Shared) -> None:

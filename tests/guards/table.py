@@ -50,8 +50,10 @@ _BUS_TAKEN: Final = "tests/bus/test_consumer.py::test_"
 _BOOKS: Final = "tests/store/test_reconciling.py::test_"
 _KAFKA: Final = "tests/bus/test_kafka.py::test_"
 _KAFKA_READER: Final = "bus/kafka_reader.py"
-_WALLET: Final = "tests/services/test_wallet.py::test_"
+_WALLET: Final = "tests/services/test_wallet_locks.py::test_"
+_WALLET_QUEUE: Final = "tests/services/test_wallet_queue.py::test_"
 _PAYMENTS: Final = "tests/services/test_payment_service.py::test_"
+_REVIEWS: Final = "tests/services/test_payment_reviews.py::test_"
 _SHOWN: Final = "tests/services/test_query_service.py::test_"
 
 
@@ -1520,7 +1522,7 @@ GUARDS: Final = (
         "services/wallet.py",
         "    if trouble(error) is Trouble.RERUN:\n        return DatabaseAwayError",
         "    if False:\n        return DatabaseAwayError",
-        f"{_WALLET}a_lost_race_is_never_told_as_insufficient_funds[40001]",
+        f"{_WALLET_QUEUE}a_lost_race_is_never_told_as_insufficient_funds[40001]",
         is_kin=True,
     ),
     Guard(
@@ -1651,6 +1653,43 @@ GUARDS: Final = (
         is_kin=True,
     ),
     # Payments out of a wallet.
+    Guard(
+        "a success of another sum completes nothing",
+        "SVC-1",
+        "services/payments.py",
+        "            if wrong is not None:\n",
+        "            if False:\n",
+        f"{_REVIEWS}an_answer_with_another_sum_completes_nothing",
+        is_kin=True,
+    ),
+    Guard(
+        "a payment that is held moves by no word",
+        "SVC-1",
+        "domain/wallet_payments.py",
+        "    if payment.is_held:\n        return None\n",
+        "",
+        f"{_REVIEWS}success_of_another_sum_completes_nothing[amount]",
+        is_kin=True,
+    ),
+    Guard(
+        "what the gateway has taken it is not told again",
+        "SVC-1",
+        "services/calling.py",
+        "        if question.transaction_id is not None:\n",
+        "        if False:\n",
+        "tests/services/test_calling.py"
+        "::test_a_gateway_that_has_forgotten_a_payment_is_not_told_of_it_again",
+        is_kin=True,
+    ),
+    Guard(
+        "an answer is heard after the payment has failed",
+        "SVC-1",
+        "services/calling.py",
+        "if is_over and not isinstance(answer, Answer):",
+        "if is_over:",
+        f"{_REVIEWS}an_answer_that_comes_after_a_refusal_is_heard",
+        is_kin=True,
+    ),
     Guard(
         "the status that a payment was seen with",
         "SVC-1",

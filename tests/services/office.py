@@ -12,6 +12,7 @@ from uuid_utils.compat import uuid7
 
 from paidonce.bus.messages import Message, topic_of
 from paidonce.domain.events import SourceId, WalletId
+from paidonce.domain.money import Money
 from paidonce.domain.notices import NoticeKind
 from paidonce.services.callbacks import CallbackRetries
 from paidonce.services.calling import Caller
@@ -61,11 +62,15 @@ class Office:
             )
         return wallet_id
 
-    async def told(self, transaction_id: str, *words: str) -> list[Message]:
+    async def told(
+        self, transaction_id: str, *words: str, paid: Money | None = None
+    ) -> list[Message]:
         """The gateway has called back with these; the messages that say so."""
         now = datetime.now(UTC)
+        sum_paid = (paid.amount_minor, paid.currency) if paid else (None, None)
         rows = [
-            (uuid7(), self.terms.source_id, transaction_id, word, uuid7(), now) for word in words
+            (uuid7(), self.terms.source_id, transaction_id, word, uuid7(), now, *sum_paid)
+            for word in words
         ]
         async with self.database.transaction() as connection:
             await gateway_callbacks.write(connection, rows)
@@ -102,20 +107,20 @@ class Office:
         """What waits for its time has it."""
         async with self.database.connection() as connection:
             await connection.execute(
-                "UPDATE gateway_callbacks SET try_at = now() WHERE try_at IS NOT NULL"
+                "UPDATE gateway_callbacks SET try_at = now() WHERE try_at IS NOT NULL;"
+                "UPDATE wallet_payments SET ask_at = now() WHERE ask_at IS NOT NULL"
             )
 
 
-async def opened_office(database: Database, **terms: Any) -> Office:
+async def opened_office(database: Database, access: Access = NOBODY, **terms: Any) -> Office:
     async with database.transaction() as connection:
         source_id: SourceId = await register_source(connection, "bank", "standard")
     agreed = Terms(source_id, "bank", TOLD_TO, **terms)
-    gateway = Gateway(NOBODY)
     return Office(
         database,
         agreed,
         PaymentService(agreed),
-        Caller(database, gateway, agreed),
+        Caller(database, Gateway(access), agreed),
         CallbackRetries(database, agreed),
     )
 

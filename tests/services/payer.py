@@ -79,9 +79,11 @@ class Payer:
             "POST", f"/webhooks/{source}", body, signed(name or uuid4().hex, body)
         )
 
-    def call_back(self, transaction_id: str, word: str, name: str = "") -> Reply:
+    def call_back(
+        self, transaction_id: str, word: str, name: str = "", amount: str = "10.00"
+    ) -> Reply:
         """What the gateway would tell of one of its transactions."""
-        body = callback_body(transaction_id, word, "10.00", CURRENCY)
+        body = callback_body(transaction_id, word, amount, CURRENCY)
         return self.service.request(
             "POST", "/webhooks/bank", body, signed(name or uuid4().hex, body)
         )

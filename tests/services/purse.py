@@ -1,11 +1,15 @@
-"""Wallets that hold something, and what has to be true of them at any time."""
+"""Wallets that hold something, commands on them, and what has to be true of them at any time."""
 
+import asyncio
+from collections import Counter
 from typing import Any, Final
 from uuid import UUID, uuid4
 
 from uuid_utils.compat import uuid7
 
 from paidonce.domain.events import WalletId
+from paidonce.domain.reservations import Command, Judged, Refusal
+from paidonce.services.wallet import WalletService
 from paidonce.store.db import Database
 
 FILL: Final = """
@@ -48,3 +52,19 @@ async def rows(database: Database, sql: str, *values: object) -> list[dict[str, 
     """What the database says now."""
     async with database.connection() as connection:
         return [dict(row) for row in await connection.fetch(sql, *values)]
+
+
+def name() -> str:
+    """The id of a payment that nobody has heard of."""
+    return f"pay/{uuid4().hex}"
+
+
+async def together(services: list[WalletService], *commands: Command) -> list[Judged]:
+    """All commands at once, dealt out to the services in turn."""
+    return await asyncio.gather(
+        *(services[number % len(services)].do(one) for number, one in enumerate(commands))
+    )
+
+
+def refusals(judged: list[Judged]) -> Counter[Refusal | None]:
+    return Counter(one.refusal for one in judged)

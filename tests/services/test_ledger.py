@@ -10,12 +10,15 @@ import pytest_asyncio
 from uuid_utils.compat import uuid7
 
 from paidonce.domain.reservations import Commit, Reserve
+from paidonce.domain.wallet_payments import Word
 from paidonce.operations import Operations, ledger
+from paidonce.services.gateway import Answer
 from paidonce.services.wallet import WalletService, obey
 from paidonce.store.db import Database
 from tests.flow.tools import rows
+from tests.services.office import initiated, opened_office
 from tests.services.purse import filled
-from tests.store.batches import NO_RULES
+from tests.store.batches import NO_RULES, somebody_waits
 
 # The triggers that refuse this are what somebody who damages a ledger has got around.
 UNGUARDED: Final = "SET LOCAL session_replication_role = replica; "
@@ -144,6 +147,33 @@ async def test_what_is_listed_has_an_end(
     await damaged(database, DAMAGE["balance"])
     monkeypatch.setattr(ledger, "MAX_FLAWS", 3)
     assert len(await verbs.verify_wallets()) == 3
+
+
+async def test_a_payment_that_waited_for_its_wallet_comes_after_what_it_waited_for(
+    database: Database,
+) -> None:
+    """WAL-2: or the past of the wallet would hold a balance that never was."""
+    office = await opened_office(database)
+    wallet_id = await office.wallet()
+    await office.take(initiated("p", wallet_id))
+    await office.caller.save("p", Answer("tx", Word.PENDING))
+    callbacks = await office.told("tx", "succeeded")
+    async with database.connection() as first:
+        transaction = first.transaction()
+        await transaction.start()
+        await first.execute("SELECT 1 FROM wallets WHERE id = $1 FOR UPDATE", wallet_id)
+        waiting = asyncio.create_task(office.take(*callbacks))
+        async with database.connection() as watcher:
+            await somebody_waits(watcher)
+        await obey(first, [Reserve("q", wallet_id, 500), Commit("q")])
+        await transaction.commit()
+        await waiting
+    found = await office.rows(
+        "SELECT reservation, at FROM ledger_entries WHERE account = $1 ORDER BY at",
+        f"wallet:{wallet_id}",
+    )
+    assert [row["reservation"] for row in found] == [None, "q", "p"]
+    await office.caller.close()
 
 
 async def test_the_past_of_a_wallet_is_what_its_entries_say(

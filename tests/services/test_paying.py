@@ -156,6 +156,22 @@ def test_success_after_failure_without_money_goes_to_a_person(payer: Payer) -> N
     assert payer.balance(wallet) == ("0.00", "0.00")
 
 
+def test_a_callback_of_another_sum_goes_to_a_person(payer: Payer) -> None:
+    """SVC-1 PAY-4 OPS-7: it completes nothing, and the person lets go of the money."""
+    wallet = payer.wallet("10.00")
+    payer.start("quiet-less", wallet)
+    until(lambda: payer.payment("quiet-less")["transaction_id"] is not None, "it is taken")
+    payer.call_back(payer.payment("quiet-less")["transaction_id"], "succeeded", amount="9.00")
+    until(lambda: payer.payment("quiet-less")["review"] == "AMOUNT_MISMATCH", "a person looks")
+    assert payer.payment("quiet-less")["status"] == "PROCESSING"
+    assert payer.balance(wallet) == ("10.00", "10.00")
+    given_up = paidonce(payer, "wallet-payments", "give-up", "quiet-less")
+    assert (given_up["status"], given_up["failure"]) == ("FAILED", "GIVEN_UP")
+    again = payer.service.api("POST", "/wallet-payments/quiet-less/give-up")
+    assert (again.http, again.json["code"]) == (409, "CONFLICT")
+    assert payer.balance(wallet) == ("10.00", "0.00")
+
+
 def test_a_refusal_of_the_call_is_none_of_the_payment(payer: Payer) -> None:
     """SVC-1: a wrong key of ours, told by 403, fails no payment."""
     wallet = payer.wallet()

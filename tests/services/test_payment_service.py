@@ -8,9 +8,11 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
+from paidonce.domain.reservations import Reserve
 from paidonce.domain.wallet_payments import Pauses, Word
 from paidonce.errors import MessageRefusedError
 from paidonce.services.gateway import Answer, Declined
+from paidonce.services.wallet import obey
 from paidonce.store import wallet_payments
 from paidonce.store.db import Database, Trouble, trouble
 from tests.services.office import Office, at_once, initiated, message, opened_office
@@ -114,6 +116,27 @@ async def test_a_wallet_that_is_not_there_or_of_another_currency_fails_the_payme
     assert (await office.payment("no"))["failure"] == "WALLET_MISSING"
     assert (await office.payment("usd"))["failure"] == "CURRENCY_MISMATCH"
     assert await office.balance(dollars) == (10_000, 0)
+
+
+async def test_money_that_was_set_aside_for_a_while_stays_while_the_payment_is_under_way(
+    office: Office,
+) -> None:
+    """SVC-1 WAL-2: it would be spent before the gateway has said what became of it."""
+    wallet = await office.wallet()
+    soon = timedelta(hours=1)
+    async with office.database.transaction() as connection:
+        await obey(connection, [Reserve(name, wallet, 1_000, soon) for name in ("p", "late")])
+        await connection.execute(
+            "UPDATE reservations SET expires_at = now() - interval '1 second'"
+            " WHERE payment_id = 'late'"
+        )
+    await office.take(initiated("p", wallet), initiated("late", wallet))
+    found = await office.rows(
+        "SELECT payment_id, expires_at FROM reservations WHERE payment_id = 'p'"
+    )
+    assert found == [{"payment_id": "p", "expires_at": None}]
+    late = await office.payment("late")
+    assert (late["status"], late["failure"]) == ("FAILED", "EXPIRED")
 
 
 async def test_a_batch_spends_no_more_than_there_is(office: Office) -> None:

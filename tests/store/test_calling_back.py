@@ -103,7 +103,7 @@ async def test_a_stale_callback_leaves_evidence_and_no_money(bank: Stage, settle
         assert await bank.number(table) == 0
 
 
-@pytest.mark.parametrize("says", [Says.REFUNDED, Says.DISPUTED])
+@pytest.mark.parametrize("says", [Says.REFUNDED, Says.DISPUTED, Says.CANCELED])
 async def test_what_no_payment_can_hear_is_for_a_person(
     bank: Stage, settler: Settler, says: Says
 ) -> None:

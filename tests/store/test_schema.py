@@ -313,6 +313,7 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("wallet_payments", "wallet_payments_failure", {"failure": "DECLINED"}),
     ("wallet_payments", "wallet_payments_asked", {"status": "COMPLETED"}),
     ("gateway_callbacks", "gateway_callbacks_says", {"says": "perhaps"}),
+    ("gateway_callbacks", "gateway_callbacks_paid", {"amount_minor": 5}),
     (
         "gateway_callbacks",
         "gateway_callbacks_status",
@@ -501,6 +502,7 @@ async def test_entries_that_do_not_sum_to_zero_are_refused(connection: Connectio
         "UPDATE ledger_entries SET amount_minor = 1",
         "UPDATE ledger_entries SET account = 'b'",
         "DELETE FROM ledger_entries",
+        "TRUNCATE ledger_entries",
     ],
 )
 async def test_entries_of_the_ledger_are_never_changed(connection: Connection, change: str) -> None:

@@ -1,6 +1,6 @@
 """The plans of what wallets are read and written by, however many there are (DAT-2)."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -9,7 +9,6 @@ import pytest_asyncio
 
 from paidonce.store import ledger, reservations
 from paidonce.store.db import Database
-from paidonce.store.listings import FIRST_ID
 from paidonce.store.planning import read_in_order
 from paidonce.store.queries import Connection
 from tests.store.test_hot_queries import (
@@ -47,14 +46,23 @@ SELECT id, account, 'RUB', minor, now() + n * interval '1 second'
   FROM counted,
        LATERAL (VALUES ('wallet:' || id, 100), ('gateway:1', -100)) AS e (account, minor)
  ORDER BY n;
+
+INSERT INTO wallets (id, owner, currency) VALUES ('{busy}', 'x', 'RUB');
+
+INSERT INTO ledger_entries (movement_id, account, currency, amount_minor, at)
+SELECT id, account, 'RUB', minor, now() + n * interval '1 second'
+  FROM counted,
+       LATERAL (VALUES ('wallet:{busy}', 100), ('gateway:1', -100)) AS e (account, minor)
+ ORDER BY n;
 """
+BUSY: Final = UUID(int=1)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def filled(module_database: Database) -> Database:
-    """Twenty thousand wallets, with a reservation and a movement each."""
+    """Twenty thousand wallets, with a reservation and a movement each, and one with as many."""
     async with module_database.transaction() as connection:
-        await connection.execute(FILL.format(rows=ROWS))
+        await connection.execute(FILL.format(rows=ROWS, busy=BUSY))
     async with module_database.connection() as connection:
         await connection.execute("ANALYZE")
     return module_database
@@ -102,7 +110,7 @@ async def plan_of_writing(connection: Connection, wallet_id: UUID) -> list[Node]
     rows: dict[str, Any] = {
         "wallets": [(wallet_id, 100, 0, 1)],
         "made": [("new", wallet_id, b"", 5, 0, "RESERVED", None, NOW, None)],
-        "ended": [("p-2", "RESERVED", "RELEASED", 0, NOW)],
+        "ended": [("p-2", "RESERVED", "RELEASED", 0, None, NOW)],
         "entries": [
             (wallet_id, "p-2", "a", "RUB", 1, NOW),
             (wallet_id, "p-2", "b", "RUB", -1, NOW),
@@ -149,11 +157,18 @@ async def test_the_past_of_a_wallet_costs_its_own_entries(pooled: Connection) ->
     assert_few_rows_are_touched(nodes, 1)
 
 
+async def test_the_past_of_a_busy_wallet_costs_what_was_before_it(pooled: Connection) -> None:
+    """DAT-2 WAL-2: and is read from an index, in the order of time."""
+    first = await pooled.fetchval("SELECT min(at) FROM ledger_entries")
+    at = first + timedelta(seconds=19)
+    nodes = await explained(pooled, ledger.QUERIES["wallet_at"], warm=6, id=BUSY, at=at)
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, 20)
+
+
 async def test_a_page_of_verifying_costs_what_is_in_it(pooled: Connection) -> None:
     """DAT-2 WAL-2"""
-    nodes = await explained(
-        pooled, ledger.QUERIES["wallets_explained"], after=FIRST_ID, limit=BATCH
-    )
+    nodes = await explained(pooled, ledger.QUERIES["wallets_explained"], after=BUSY, limit=BATCH)
     assert_no_table_is_read_through(nodes)
     assert_few_rows_are_touched(nodes, BATCH)
     for after in (0, ROWS):

@@ -227,6 +227,31 @@ def test_what_was_let_go_is_taken_after_all_only_if_the_money_is_there(
     assert judged.wallet == wallet(balance=60)
 
 
+@pytest.mark.parametrize("amount_minor", [0, -1])
+def test_nothing_and_less_is_no_amount(amount_minor: int) -> None:
+    """WAL-1: to commit nothing is not to commit all of it, and less would fill the wallet."""
+    with pytest.raises(ValueError, match="above zero"):
+        Reserve("p", WalletId(UUID(int=1)), amount_minor)
+    with pytest.raises(ValueError, match="above zero"):
+        Commit("p", amount_minor)
+
+
+def test_what_is_to_last_ends_no_more_by_itself() -> None:
+    """SVC-1 WAL-2: a payment under way relies on money that somebody had set aside for a while."""
+    wallet = Wallet(WalletId(UUID(int=1)), "o", "RUB", 100, 0)
+    asked = Reserve("p", wallet.id, 40, timedelta(hours=1))
+    made = judge(wallet, None, asked, NOW)
+    assert made.reservation is not None
+    lasting = replace(asked, expires_in=None, is_lasting=True)
+    kept = judge(made.wallet, made.reservation, lasting, NOW)
+    assert kept.reservation == replace(made.reservation, expires_at=None)
+    assert (kept.wallet, kept.refusal) == (made.wallet, None)
+    again = judge(made.wallet, made.reservation, asked, NOW)
+    assert again.reservation == made.reservation, "a repeat lengthens nothing"
+    late = judge(made.wallet, made.reservation, lasting, NOW + timedelta(hours=1))
+    assert (late.refusal, late.reservation) == (Refusal.EXPIRED, made.reservation)
+
+
 def test_two_requests_are_told_apart_by_wallet_and_amount_alone() -> None:
     """WAL-1: for how long is not a part of it: a retry may ask for what is left of its time."""
     assert RESERVE.request_hash == replace(RESERVE, expires_in=SOON - NOW).request_hash

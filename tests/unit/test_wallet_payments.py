@@ -24,6 +24,7 @@ from paidonce.domain.wallet_payments import (
     Initiation,
     Pauses,
     Review,
+    Said,
     WalletPayment,
     WalletPaymentStatus,
     Word,
@@ -31,8 +32,10 @@ from paidonce.domain.wallet_payments import (
     begun,
     command_for,
     concluded,
+    held,
     initiated,
     is_payment_id,
+    mismatch,
     unanswered,
     word_of,
 )
@@ -177,6 +180,54 @@ def test_a_silent_gateway_is_asked_with_growing_pauses_and_then_slowly_for_ever(
     assert heard.ask_at is not None
 
 
+def test_a_payment_that_stays_pending_is_asked_about_ever_more_slowly() -> None:
+    """SVC-1 RET-1: after a day a person knows, and goes on knowing while nobody answers."""
+    pauses, asked_at, payment = Pauses(), NOW, GOING
+    gaps: list[float] = []
+    for number in range(400):
+        payment = answered(replace(payment, asked=number + 1), pauses, asked_at)
+        assert payment.ask_at is not None
+        gaps.append((payment.ask_at - asked_at).total_seconds())
+        is_late = asked_at - NOW >= timedelta(days=1)
+        assert (payment.review == Review.GATEWAY_PENDING) is is_late
+        asked_at = payment.ask_at
+    assert gaps == sorted(gaps)
+    assert (gaps[0], gaps[-1]) == (1, 3_600)
+    assert unanswered(payment, pauses, asked_at).review == Review.GATEWAY_PENDING
+
+
+@pytest.mark.parametrize(
+    ("paid", "wrong"),
+    [
+        (None, None),
+        (Money(1000, "RUB"), None),
+        (Money(1001, "RUB"), None),
+        (Money(1002, "RUB"), Review.AMOUNT_MISMATCH),
+        (Money(0, "RUB"), Review.AMOUNT_MISMATCH),
+        (Money(1000, "KZT"), Review.CURRENCY_MISMATCH),
+    ],
+    ids=str,
+)
+def test_what_was_paid_is_compared_with_what_was_asked_for(
+    paid: Money | None, wrong: Review | None
+) -> None:
+    """SVC-1 PAY-4: to within 0.01 unit, as everywhere; of what was not paid nothing is said."""
+    assert mismatch(GOING, Said(Word.SUCCEEDED, paid)) is wrong
+    assert mismatch(GOING, Said(Word.FAILED, paid)) is None
+
+
+@pytest.mark.parametrize("word", Word)
+@pytest.mark.parametrize("payment", [GOING, FAILED, DONE], ids=lambda one: str(one.status))
+def test_a_payment_of_another_sum_waits_for_a_person(payment: WalletPayment, word: Word) -> None:
+    """SVC-1 PAY-4: it moves by no word, and nobody is asked."""
+    step = held(payment, Review.AMOUNT_MISMATCH)
+    assert (step.payment.status, step.payment.ask_at, step.told) == (payment.status, None, None)
+    assert command_for(step.payment, word) is None
+    later = NOW + timedelta(days=30)
+    assert answered(step.payment, Pauses(), later) == step.payment
+    assert unanswered(step.payment, Pauses(), later) == step.payment
+
+
 @given(asked=st.integers(min_value=0, max_value=10**9))
 def test_a_pause_is_never_longer_than_the_longest(asked: int) -> None:
     """RET-1"""
@@ -184,8 +235,8 @@ def test_a_pause_is_never_longer_than_the_longest(asked: int) -> None:
 
 
 def test_every_word_of_a_webhook_is_understood_or_left_to_a_person() -> None:
-    """SVC-1: refunds and disputes are nothing that a payment can hear."""
-    unheard = {Says.REFUNDED, Says.DISPUTED, Says.DISPUTE_WON}
+    """SVC-1: that money went back, or may, is nothing that a payment can hear."""
+    unheard = {Says.CANCELED, Says.REFUNDED, Says.DISPUTED, Says.DISPUTE_WON}
     assert {says for says in Says if word_of(says) is None} == unheard
     assert word_of(Says.PAID) is Word.SUCCEEDED
 

@@ -63,9 +63,9 @@ def time_of(option: str, text: str | None) -> datetime | None:
         return datetime.now(UTC) - timedelta(**{unit: int(ago[1])})
     try:
         time = datetime.fromisoformat(text)
-    except ValueError:
+        return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         example = "2026-11-15T10:00:00Z"
         raise ConfigurationError(
             f"{option} {text}: give a time such as {example}, or 7d, or 12h"
         ) from None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)

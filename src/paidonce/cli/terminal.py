@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paidonce import demo, sender
-from paidonce.errors import ConfigurationError, PaidonceError
+from paidonce.errors import ConfigurationError, InvalidRequestError, PaidonceError
 from paidonce.settings import Settings
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def operate(config: Path | None, verb: "Callable[[Operations], Awaitable[T]]") -
     from paidonce.telemetry import keep_quiet
 
     keep_quiet()
+    _refuse_no_text(sys.argv)
     settings, _ = chosen_settings(config)
 
     async def within() -> T:
@@ -57,6 +58,12 @@ def operate(config: Path | None, verb: "Callable[[Operations], Awaitable[T]]") -
 
     answer: T = run(within())
     return answer
+
+
+def _refuse_no_text(arguments: Iterable[str]) -> None:
+    """A terminal passes on bytes that are no UTF-8, and the database has no place for them."""
+    if any("\udc80" <= character <= "\udcff" for one in arguments for character in one):
+        raise InvalidRequestError("an argument is not UTF-8: write it as text")
 
 
 def show(values: Any, columns: Mapping[str, Callable[[Any], object]], as_json: bool) -> None:

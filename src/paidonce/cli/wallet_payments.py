@@ -87,9 +87,16 @@ def list_payments(
 
 @commands.command("recover")
 def recover_payment(payment_id: PaymentId, config: Config = None, json: Json = False) -> None:
-    """Take the money for a payment that was made when the wallet could not pay for it."""
+    """Take the money for a payment that was made, and that a person had to look at."""
     recovered = operate(config, lambda verbs: verbs.recover_wallet_payment(payment_id, operator()))
     show_one(recovered, json)
+
+
+@commands.command("give-up")
+def give_up_payment(payment_id: PaymentId, config: Config = None, json: Json = False) -> None:
+    """Let go of the money of a payment that a person had to look at: it has failed."""
+    failed = operate(config, lambda verbs: verbs.give_up_wallet_payment(payment_id, operator()))
+    show_one(failed, json)
 
 
 @commands.command("callbacks")

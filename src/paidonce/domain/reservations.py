@@ -61,6 +61,11 @@ class Reserve:
     wallet_id: WalletId
     amount_minor: int
     expires_in: timedelta | None = None
+    is_lasting: bool = False
+    """Whether one that is there already does not end by itself any more, either."""
+
+    def __post_init__(self) -> None:
+        _refuse_nothing(self.amount_minor)
 
     @property
     def request_hash(self) -> bytes:
@@ -74,6 +79,10 @@ class Commit:
 
     payment_id: str
     amount_minor: int | None = None  # all of it
+
+    def __post_init__(self) -> None:
+        if self.amount_minor is not None:
+            _refuse_nothing(self.amount_minor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,12 @@ class TakeAfterAll:
 
 
 Command = Reserve | Commit | Release | Expire | TakeAfterAll
+
+
+def _refuse_nothing(amount_minor: int) -> None:
+    """Raise ValueError: less than nothing would fill the wallet out of which it is taken."""
+    if amount_minor <= 0:
+        raise ValueError("an amount has to be above zero")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +156,7 @@ def _reserve(
     wallet: Wallet | None, known: Reservation | None, command: Reserve, now: datetime
 ) -> Judged:
     if known is not None:
-        return _reserved_before(wallet, known, command)
+        return _reserved_before(wallet, known, command, now)
     if wallet is None:
         return Judged(None, None, refusal=Refusal.WALLET_MISSING)
     made = Reservation(
@@ -160,17 +175,25 @@ def _reserve(
     return Judged(after, made, is_new=True)
 
 
-def _reserved_before(wallet: Wallet | None, known: Reservation, command: Reserve) -> Judged:
+def _reserved_before(
+    wallet: Wallet | None, known: Reservation, command: Reserve, now: datetime
+) -> Judged:
     """The same answer again, also when that was a refusal, or the money has been taken since."""
     if known.request_hash != command.request_hash:
         return Judged(wallet, known, refusal=Refusal.IDEMPOTENCY_CONFLICT)
     if known.status is ReservationStatus.REJECTED:
         return Judged(wallet, known, refusal=Refusal.INSUFFICIENT_FUNDS)
+    if command.is_lasting and known.status is ReservationStatus.RESERVED:
+        is_over = _is_over(known, now)
+        kept = known if is_over else replace(known, expires_at=None)
+        return Judged(wallet, kept, refusal=Refusal.EXPIRED if is_over else None)
     return Judged(wallet, known)
 
 
 def _commit(wallet: Wallet, reservation: Reservation, command: Commit, now: datetime) -> Judged:
-    amount_minor = command.amount_minor or reservation.amount_minor
+    amount_minor = command.amount_minor
+    if amount_minor is None:
+        amount_minor = reservation.amount_minor
     match reservation.status:
         case ReservationStatus.RESERVED if _is_over(reservation, now):
             return Judged(wallet, reservation, refusal=Refusal.EXPIRED)

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 from paidonce.domain.events import Code, EventStatus, Outcome, Says, SourceId, WalletId
-from paidonce.domain.money import Money, format_minor
+from paidonce.domain.money import Money, format_minor, matches
 from paidonce.domain.reservations import (
     Command,
     Judged,
@@ -49,6 +49,14 @@ class Word(StrEnum):
     FAILED = "failed"
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A word of the gateway's, and how much it has paid, where it tells."""
+
+    word: Word
+    paid: Money | None = None
+
+
 class FactType(StrEnum):
     """What the outside is told of a payment. The first one starts it."""
 
@@ -74,6 +82,7 @@ class Failure(StrEnum):
     DECLINED = "DECLINED"  # the gateway says that it failed
     GATEWAY_REFUSED = "GATEWAY_REFUSED"  # the gateway did not take it at all
     CURRENCY_MISMATCH = "CURRENCY_MISMATCH"  # the wallet has another currency
+    GIVEN_UP = "GIVEN_UP"  # a person has looked at it, and let go of the money
 
 
 class Review(StrEnum):
@@ -82,7 +91,15 @@ class Review(StrEnum):
     INSUFFICIENT_FUNDS = "INSUFFICIENT_FUNDS"  # it was made, and the wallet cannot pay for it
     ALREADY_COMMITTED = "ALREADY_COMMITTED"  # somebody else had taken its money, or a part of it
     GATEWAY_SILENT = "GATEWAY_SILENT"  # the gateway has not answered for long
+    GATEWAY_PENDING = "GATEWAY_PENDING"  # the gateway has said for long that it is under way
     TRANSACTION_CONFLICT = "TRANSACTION_CONFLICT"  # the gateway contradicts its own ids
+    AMOUNT_MISMATCH = "AMOUNT_MISMATCH"  # the gateway says that it has paid another amount
+    CURRENCY_MISMATCH = "CURRENCY_MISMATCH"  # the gateway says that it has paid another currency
+
+
+MISMATCHES: Final = frozenset({Review.AMOUNT_MISMATCH, Review.CURRENCY_MISMATCH})
+RECOVERABLE: Final = frozenset({Review.INSUFFICIENT_FUNDS, *MISMATCHES})
+"""Why a payment that was made is not paid for yet: a person can say that it is to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +137,11 @@ class WalletPayment:
     ask_at: datetime | None = None
     asked: int = 0
     version: int = 1
+
+    @property
+    def is_held(self) -> bool:
+        """Whether another sum was paid than was asked for: nobody but a person goes on with it."""
+        return self.review in MISMATCHES
 
     def said(self) -> dict[str, object]:
         """What every fact about it tells."""
@@ -188,6 +210,8 @@ def command_for(payment: WalletPayment, word: Word) -> Command | None:
 
     Success takes the money even if somebody has let go of it meanwhile: it was paid.
     """
+    if payment.is_held:
+        return None
     match word, payment.status:
         case Word.SUCCEEDED, WalletPaymentStatus.PROCESSING | WalletPaymentStatus.FAILED:
             return TakeAfterAll(payment.payment_id)
@@ -195,6 +219,21 @@ def command_for(payment: WalletPayment, word: Word) -> Command | None:
             return Release(payment.payment_id)
         case _:
             return None
+
+
+def mismatch(payment: WalletPayment, said: Said) -> Review | None:
+    """Why what was paid is not what was asked for; None when it is, or nobody tells how much."""
+    if said.word is not Word.SUCCEEDED or said.paid is None:
+        return None
+    if said.paid.currency != payment.currency:
+        return Review.CURRENCY_MISMATCH
+    asked = Money(payment.amount_minor, payment.currency)
+    return None if matches(said.paid, asked) else Review.AMOUNT_MISMATCH
+
+
+def held(payment: WalletPayment, review: Review) -> Step:
+    """The payment until a person has looked: nothing moves, and the gateway is asked no more."""
+    return Step(replace(payment, review=str(review), ask_at=None))
 
 
 def concluded(
@@ -221,7 +260,7 @@ def concluded(
 NOT_HEARD: Final = Outcome(
     EventStatus.FAILED_FINAL,
     Code.NON_SUCCESS_STATUS,
-    "refunds and disputes of payments out of a wallet are seen to by hand",
+    "what went back of a payment out of a wallet is seen to by hand",
 )
 """What becomes of an event that says nothing which a payment out of a wallet can hear."""
 
@@ -231,12 +270,12 @@ def word_of(says: Says) -> Word | None:
     match says:
         case Says.PAID:
             return Word.SUCCEEDED
-        case Says.FAILED | Says.VOIDED | Says.CANCELED:
+        case Says.FAILED | Says.VOIDED:
             return Word.FAILED
         case Says.PENDING | Says.PROCESSING:
             return Word.PENDING
-        case Says.REFUNDED | Says.DISPUTED | Says.DISPUTE_WON:
-            return None
+        case Says.CANCELED | Says.REFUNDED | Says.DISPUTED | Says.DISPUTE_WON:
+            return None  # money that was paid has gone back, or may
         case _:
             assert_never(says)
 
@@ -248,6 +287,7 @@ class Pauses:
     first_s: float = 1.0
     longest_s: float = 300.0
     silent_after_s: float = 3_600.0
+    pending_after_s: float = 86_400.0
     slow_s: float = 3_600.0
 
     def after(self, asked: int) -> timedelta:
@@ -261,6 +301,8 @@ _MAX_DOUBLINGS: Final = 30
 
 def unanswered(payment: WalletPayment, pauses: Pauses, now: datetime) -> WalletPayment:
     """The payment after the gateway did not answer. It is asked again, for ever; at last slowly."""
+    if payment.is_held:
+        return payment
     if now - payment.created_at < timedelta(seconds=pauses.silent_after_s):
         return replace(payment, ask_at=now + pauses.after(payment.asked))
     slowly = now + timedelta(seconds=pauses.slow_s)
@@ -268,12 +310,18 @@ def unanswered(payment: WalletPayment, pauses: Pauses, now: datetime) -> WalletP
 
 
 def answered(payment: WalletPayment, pauses: Pauses, now: datetime) -> WalletPayment:
-    """The payment after the gateway answered: it is heard of, and asked again if it still runs."""
+    """The payment after the gateway answered: it is heard of, and asked again if it still runs.
+
+    One that runs for very long is asked about slowly, and a person knows.
+    """
     is_silent = payment.review == Review.GATEWAY_SILENT
     heard = replace(payment, review=None if is_silent else payment.review)
-    if heard.status is not WalletPaymentStatus.PROCESSING:
+    if heard.status is not WalletPaymentStatus.PROCESSING or heard.is_held:
         return heard
-    return replace(heard, ask_at=now + pauses.after(heard.asked))
+    if now - heard.created_at < timedelta(seconds=pauses.pending_after_s):
+        return replace(heard, ask_at=now + pauses.after(heard.asked))
+    slowly = now + timedelta(seconds=pauses.slow_s)
+    return replace(heard, ask_at=slowly, review=heard.review or Review.GATEWAY_PENDING)
 
 
 def _failed(payment: WalletPayment, failure: str, now: datetime, review: str | None = None) -> Step:

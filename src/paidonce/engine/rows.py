@@ -79,7 +79,9 @@ def callback_row(item: Incoming | Waiting, event: PaymentEvent) -> Row | None:
     if word is None:
         return None
     received_at = item.delivery.received_at if isinstance(item, Incoming) else item.received_at
-    return (uuid7(), item.source.id, event.ids[0].value, word, item.event_id, received_at)
+    told = (uuid7(), item.source.id, event.ids[0].value, word, item.event_id, received_at)
+    paid = event.amount
+    return (*told, paid.amount_minor if paid else None, paid.currency if paid else None)
 
 
 def applied_message(

@@ -15,7 +15,8 @@ from paidonce.store.ledger import Unbalanced
 from paidonce.store.listings import FIRST_ID
 from paidonce.views import EntryView, WalletFlaw, WalletView, entry_view, past_wallet_view
 
-PAGE_WALLETS: Final = 500
+PAGE_WALLETS: Final = 50
+"""Few enough that a statement is in time also where each has a million entries."""
 PAGE_ENTRIES: Final = 10_000
 MAX_FLAWS: Final = 1_000
 """How many are told; where there are more, something is wrong that needs no list."""

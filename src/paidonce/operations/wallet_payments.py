@@ -1,15 +1,17 @@
 """Payments out of a wallet: started here, carried out by the payment service."""
 
 from collections.abc import AsyncIterator
+from datetime import datetime
 from uuid import UUID
 
 from paidonce.domain.events import WalletId
 from paidonce.domain.money import Money, money
 from paidonce.domain.wallet_payments import (
     MAX_PAYMENT_ID,
+    RECOVERABLE,
     FactType,
     Initiation,
-    Review,
+    WalletPayment,
     WalletPaymentStatus,
     is_payment_id,
 )
@@ -98,24 +100,38 @@ class WalletPaymentVerbs(WalletVerbs):
         return first_of(found, limit, lambda one: one.payment_id)
 
     async def recover_wallet_payment(self, payment_id: str, actor: Actor) -> WalletPaymentView:
-        """Take the money for a payment that was made and that the wallet could not pay for.
+        """Take the money for a payment that was made and is not paid for yet, all of it.
 
-        Raises NotFoundError, and PaymentRefusedError when there is nothing to recover, or the
-        wallet still cannot pay.
+        The wallet could not pay for it, or the gateway had told of another sum. Raises
+        NotFoundError, and PaymentRefusedError when there is nothing to recover, or the wallet
+        still cannot pay.
         """
         async with self._database.transaction() as connection:
-            locked = await wallet_payments.lock(connection, [payment_id])
-            payment, now = locked.payments.get(payment_id), locked.now
-            if payment is None or now is None:
-                raise NotFoundError("there is no payment out of a wallet with this id")
-            if payment.review != Review.INSUFFICIENT_FUNDS:
+            payment, now = await _locked(connection, payment_id)
+            if payment.review not in RECOVERABLE:
                 raise PaymentRefusedError("CONFLICT", "this payment does not wait for money")
-            terms = Terms(payment.source_id, self._name_of(payment.source_id), self._rules.told_to)
-            after = await PaymentService(terms).recover(connection, payment, now)
+            after = await self._service_of(payment).recover(connection, payment, now)
             if after.status is not WalletPaymentStatus.COMPLETED:
                 raise PaymentRefusedError("INSUFFICIENT_FUNDS", "the wallet cannot pay for it yet")
             await listings.record_action(
                 connection, actor.name, "wallet_payment_recovered", wallet_payment=payment_id
+            )
+        return await self.wallet_payment(payment_id)
+
+    async def give_up_wallet_payment(self, payment_id: str, actor: Actor) -> WalletPaymentView:
+        """Let go of the money of a payment that a person had to look at: it has failed.
+
+        If the gateway says later that it was made, the money is taken after all. Raises
+        NotFoundError, and PaymentRefusedError for one that nobody has to look at, or that is
+        COMPLETED.
+        """
+        async with self._database.transaction() as connection:
+            payment, now = await _locked(connection, payment_id)
+            if payment.review is None or payment.status is WalletPaymentStatus.COMPLETED:
+                raise PaymentRefusedError("CONFLICT", "this payment cannot be given up")
+            await self._service_of(payment).give_up(connection, payment, now)
+            await listings.record_action(
+                connection, actor.name, "wallet_payment_given_up", wallet_payment=payment_id
             )
         return await self.wallet_payment(payment_id)
 
@@ -156,6 +172,10 @@ class WalletPaymentVerbs(WalletVerbs):
             "NO_GATEWAY", "no gateway for payments out of a wallet is configured"
         )
 
+    def _service_of(self, payment: WalletPayment) -> PaymentService:
+        source = self._name_of(payment.source_id)
+        return PaymentService(Terms(payment.source_id, source, self._rules.told_to))
+
     def _name_of(self, source_id: int) -> str:
         named = {source.id: source.name for source in self._rules.sources.values()}
         return next((name for one, name in named.items() if one == source_id), "")
@@ -171,6 +191,15 @@ class WalletPaymentVerbs(WalletVerbs):
         if paid.currency != wallet.currency:
             raise InvalidRequestError(f"currency: the wallet is in {wallet.currency}")
         return paid
+
+
+async def _locked(connection: Connection, payment_id: str) -> tuple[WalletPayment, datetime]:
+    """The payment, which nobody else can change now, and the time. Raises NotFoundError."""
+    locked = await wallet_payments.lock(connection, [payment_id])
+    payment = locked.payments.get(payment_id)
+    if payment is None or locked.now is None:
+        raise NotFoundError("there is no payment out of a wallet with this id")
+    return payment, locked.now
 
 
 async def _initiated(connection: Connection, asked: Initiation, source: str) -> bool:

@@ -10,6 +10,7 @@ from paidonce.domain.events import WalletId
 from paidonce.domain.money import known_currency, money
 from paidonce.domain.orders import MAX_REFERENCE
 from paidonce.domain.reservations import Commit, Judged, Refusal, Release, Reserve
+from paidonce.domain.wallet_payments import MAX_PAYMENT_ID, is_payment_id
 from paidonce.errors import (
     InvalidMoneyError,
     InvalidRequestError,
@@ -140,8 +141,9 @@ def _above_zero(amount: str, currency: str) -> int:
 
 
 def _refuse_unfit_id(payment_id: str) -> None:
-    if not payment_id or len(payment_id) > MAX_REFERENCE or "\x00" in payment_id:
-        raise InvalidRequestError(f"payment_id: give 1 to {MAX_REFERENCE} characters")
+    """One rule for whoever may pay under it: the payment service reserves by the same ids."""
+    if not is_payment_id(payment_id):
+        raise InvalidRequestError(f"payment_id: give 1 to {MAX_PAYMENT_ID} printable characters")
 
 
 def _view(payment_id: str, judged: Judged) -> ReservationView:

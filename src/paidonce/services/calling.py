@@ -126,6 +126,10 @@ class Caller:
             answer = await self._gateway.ask(question.payment_id)
             if answer is not None:
                 return answer
+        if question.transaction_id is not None:
+            # It has forgotten the payment, and with it perhaps our key: told again, it might pay
+            # once more.
+            raise GatewayUnreachableError("it knows nothing of a payment that it has taken")
         return await self._gateway.tell(question)
 
     async def _save_until_saved(self, question: Question, answer: Answer | Declined | None) -> None:
@@ -144,7 +148,8 @@ class Caller:
             locked = await wallet_payments.lock(connection, [payment_id])
             payment, now = locked.payments[payment_id], locked.now
             assert now is not None
-            if payment.status is not WalletPaymentStatus.PROCESSING:
+            is_over = payment.status is not WalletPaymentStatus.PROCESSING
+            if is_over and not isinstance(answer, Answer):
                 return  # somebody has told meanwhile what became of it
             if answer is None:
                 after = unanswered(payment, self._terms.pauses, now)
@@ -167,11 +172,13 @@ class Caller:
         )
         if is_taken or known not in (None, answer.transaction_id):
             # What it says may be of another payment: it is not believed, and a person has to look.
-            contested = replace(after, review=Review.TRANSACTION_CONFLICT)
+            is_known = after.status is not WalletPaymentStatus.PROCESSING and after.review
+            review = after.review if is_known else Review.TRANSACTION_CONFLICT
+            contested = replace(after, review=review)
             await self._service.keep(connection, payment, contested, now)
             return
         after = replace(after, transaction_id=answer.transaction_id)
         await self._service.keep(connection, payment, after, now)
         transaction = (after.source_id, answer.transaction_id)
-        said = {after.payment_id: answer.word}
+        said = {after.payment_id: answer.said}
         await self._service.hear(connection, {transaction: after}, said, now)

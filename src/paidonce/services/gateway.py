@@ -1,17 +1,18 @@
 """The gateway that carries payments out, over HTTP.
 
 It is told of a payment by `POST {url}/payments`, with the payment's id as its idempotency key, and
-asked about one by `GET {url}/payments/{payment_id}`. Both answer `{transaction_id, status}`.
+asked about one by `GET {url}/payments/{payment_id}`. Both answer `{transaction_id, status}`, and
+how much was paid as `{amount, currency}` if they like.
 """
 
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-from paidonce.domain.money import format_minor
-from paidonce.domain.wallet_payments import MAX_TRANSACTION_ID, Word
+from paidonce.domain.money import Money, format_minor, money
+from paidonce.domain.wallet_payments import MAX_TRANSACTION_ID, Said, Word
 from paidonce.engine.gateway_calls import Line, Patience, Telephone
-from paidonce.errors import GatewayUnreachableError, MalformedError
+from paidonce.errors import GatewayUnreachableError, InvalidMoneyError, MalformedError
 from paidonce.providers.contract import Call, Reply
 from paidonce.providers.json_strict import parse_object
 from paidonce.store.wallet_payments import Question
@@ -33,6 +34,11 @@ class Answer:
 
     transaction_id: str
     word: Word
+    paid: Money | None = None
+
+    @property
+    def said(self) -> Said:
+        return Said(self.word, self.paid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +124,11 @@ class Gateway:
 
 
 def _field_value(payment_id: str) -> str:
-    """The id as a header can hold it. Ids of letters and digits stay as they are."""
-    return quote(payment_id, safe="!#$&'*+-.^_`|~:/@ ")
+    """The id as a header can hold it. Ids of letters and digits stay as they are.
+
+    A blank is none of them: at the end of a header it is lost, and two payments would be one.
+    """
+    return quote(payment_id, safe="!#$&'*+-.^_`|~:/@")
 
 
 def _answer(reply: Reply) -> Answer:
@@ -127,8 +136,19 @@ def _answer(reply: Reply) -> Answer:
     try:
         said = parse_object(reply.body)
         transaction_id, word = said.get("transaction_id"), Word(str(said.get("status")))
-    except (MalformedError, ValueError):
+        paid = _paid(said)
+    except (MalformedError, InvalidMoneyError, ValueError):
         raise GatewayUnreachableError("its reply cannot be read") from None
     if not isinstance(transaction_id, str) or not 0 < len(transaction_id) <= MAX_TRANSACTION_ID:
         raise GatewayUnreachableError("its reply has no transaction_id")
-    return Answer(transaction_id, word)
+    return Answer(transaction_id, word, paid)
+
+
+def _paid(said: dict[str, Any]) -> Money | None:
+    """How much was paid, where it is told. Raises InvalidMoneyError."""
+    amount, currency = said.get("amount"), said.get("currency")
+    if amount is None and currency is None:
+        return None
+    if not isinstance(amount, str) or not isinstance(currency, str):
+        raise InvalidMoneyError("an amount and a currency are texts")
+    return money(amount, currency)

@@ -7,7 +7,7 @@ locks its row first, then the words about it, then its wallet, each in the order
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 from uuid import UUID
@@ -18,12 +18,13 @@ from paidonce.crashpoints import Point, passing
 from paidonce.domain.events import SourceId
 from paidonce.domain.money import format_minor
 from paidonce.domain.notices import NoticeKind
-from paidonce.domain.reservations import Judged, Reserve
+from paidonce.domain.reservations import Command, Judged, Reserve
 from paidonce.domain.wallet_payments import (
     FactType,
     Failure,
     Initiation,
     Pauses,
+    Said,
     Step,
     WalletPayment,
     WalletPaymentStatus,
@@ -31,6 +32,8 @@ from paidonce.domain.wallet_payments import (
     begun,
     command_for,
     concluded,
+    held,
+    mismatch,
 )
 from paidonce.errors import MessageRefusedError
 from paidonce.services.facts import (
@@ -122,7 +125,7 @@ class PaymentService:
         self,
         connection: Connection,
         payments: Mapping[tuple[SourceId, str], WalletPayment],
-        answers: Mapping[str, Word],
+        answers: Mapping[str, Said],
         now: datetime,
     ) -> dict[str, WalletPayment]:
         """Let locked payments hear what the gateway answered just now, and then its callbacks.
@@ -130,7 +133,7 @@ class PaymentService:
         Returns the payments by their ids as they are then.
         """
         unheard = await gateway_callbacks.lock_unheard(connection, payments)
-        words: dict[str, list[Word]] = {
+        words: dict[str, list[Said]] = {
             one.payment_id: [answers[one.payment_id]] if one.payment_id in answers else []
             for one in payments.values()
         }
@@ -151,19 +154,21 @@ class PaymentService:
         self, connection: Connection, payment: WalletPayment, now: datetime
     ) -> WalletPayment:
         """Let go of the money of a locked payment that the gateway did not take at all."""
-        said = {payment.payment_id: Word.FAILED}
-        after = await self._hear_one_each(
-            connection, {payment.payment_id: payment}, said, now, Failure.GATEWAY_REFUSED
-        )
-        return after.get(payment.payment_id, payment)
+        return await self._decided(connection, payment, Word.FAILED, now, Failure.GATEWAY_REFUSED)
 
     async def recover(
         self, connection: Connection, payment: WalletPayment, now: datetime
     ) -> WalletPayment:
         """Take the money for a locked payment that was made, if the wallet has it by now."""
-        said = {payment.payment_id: Word.SUCCEEDED}
-        after = await self._hear_one_each(connection, {payment.payment_id: payment}, said, now)
-        return after.get(payment.payment_id, payment)
+        return await self._decided(connection, _looked_at(payment), Word.SUCCEEDED, now)
+
+    async def give_up(
+        self, connection: Connection, payment: WalletPayment, now: datetime
+    ) -> WalletPayment:
+        """Let go of the money of a locked payment that a person has looked at."""
+        return await self._decided(
+            connection, _looked_at(payment), Word.FAILED, now, Failure.GIVEN_UP
+        )
 
     async def keep(
         self, connection: Connection, seen: WalletPayment, after: WalletPayment, now: datetime
@@ -172,25 +177,45 @@ class PaymentService:
         if after != seen:
             await self._write(connection, [(seen, Step(after))], now)
 
+    async def _decided(
+        self,
+        connection: Connection,
+        payment: WalletPayment,
+        word: Word,
+        now: datetime,
+        failure: Failure = Failure.DECLINED,
+    ) -> WalletPayment:
+        """The payment after this word; one that it says nothing new to is only looked at."""
+        name = payment.payment_id
+        said = {name: Said(word)}
+        after = await self._hear_one_each(connection, {name: payment}, said, now, failure)
+        if not after:
+            await wallet_payments.save(connection, [(payment, payment)])
+        return after.get(name, payment)
+
     async def _hear_one_each(
         self,
         connection: Connection,
         payments: Mapping[str, WalletPayment],
-        words: Mapping[str, Word],
+        words: Mapping[str, Said],
         now: datetime,
         failure: Failure = Failure.DECLINED,
     ) -> dict[str, WalletPayment]:
         """One word for each payment: what its wallet does about it, and what it is then."""
-        commands = {name: command_for(payments[name], word) for name, word in words.items()}
-        wanted = {name: one for name, one in commands.items() if one is not None}
-        if not wanted:
-            return {}
-        judged = await obey(connection, list(wanted.values()), now)
-        steps = [
-            (payments[name], concluded(payments[name], words[name], one.refusal, now, failure))
-            for name, one in zip(wanted, judged, strict=True)
-        ]
-        await self._write(connection, steps, now)
+        steps: list[tuple[WalletPayment, Step]] = []
+        wanted: dict[str, Command] = {}
+        for name, said in words.items():
+            payment, wrong = payments[name], mismatch(payments[name], said)
+            if wrong is not None:
+                steps.append((payment, held(payment, wrong)))
+            elif (command := command_for(payment, said.word)) is not None:
+                wanted[name] = command
+        judged = await obey(connection, list(wanted.values())) if wanted else []
+        for name, one in zip(wanted, judged, strict=True):
+            payment, word = payments[name], words[name].word
+            steps.append((payment, concluded(payment, word, one.refusal, now, failure)))
+        if steps:
+            await self._write(connection, steps, now)
         return {step.payment.payment_id: step.payment for _, step in steps}
 
     async def _reserved(
@@ -201,7 +226,10 @@ class PaymentService:
     ) -> dict[str, Judged]:
         """Set the money aside; a wallet with another currency is not asked."""
         fitting = [one for one in new if currencies[one.payment_id] in (None, one.currency)]
-        commands = [Reserve(one.payment_id, one.wallet_id, one.amount_minor) for one in fitting]
+        commands = [
+            Reserve(one.payment_id, one.wallet_id, one.amount_minor, is_lasting=True)
+            for one in fitting
+        ]
         judged = await obey(connection, commands) if commands else []
         return {one.payment_id: what for one, what in zip(fitting, judged, strict=True)}
 
@@ -252,6 +280,10 @@ def _refuse_other(
         raise MessageRefusedError("payment_id: another payment has it already")
     if message.time > now + LARGEST_LEAD:
         raise MessageRefusedError("time: is more than a day ahead")
+
+
+def _looked_at(payment: WalletPayment) -> WalletPayment:
+    return replace(payment, review=None)
 
 
 def _is_news(seen: WalletPayment, after: WalletPayment) -> bool:

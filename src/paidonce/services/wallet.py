@@ -10,7 +10,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from paidonce.domain.events import WalletId
@@ -41,17 +40,16 @@ STOP_TIMEOUT_S: Final = 1.0
 Load = Callable[[Connection, Sequence[Command]], Awaitable[Loaded]]
 
 
-async def obey(
-    connection: Connection, commands: Sequence[Command], now: datetime | None = None
-) -> list[Judged]:
+async def obey(connection: Connection, commands: Sequence[Command]) -> list[Judged]:
     """Do what the commands say, in their order, in the caller's transaction.
 
-    The wallets stay locked until it ends. `now` is the database's clock unless it is given. A
-    command that is refused changes nothing and is no error: see `Judged.refusal`. Raises what
-    `trouble` sorts: after RERUN the transaction has to be rolled back and run again.
+    The wallets stay locked until it ends. The time is the database's, after they were locked: so
+    the entries of a wallet are in the order of their times. A command that is refused changes
+    nothing and is no error: see `Judged.refusal`. Raises what `trouble` sorts: after RERUN the
+    transaction has to be rolled back and run again.
     """
     loaded = await reservations.lock(connection, commands)
-    books = Books(loaded, now or loaded.now)
+    books = Books(loaded, loaded.now)
     judged = [books.judge(command) for command in commands]
     await reservations.write(connection, books.changes())
     _count(commands, judged)

@@ -310,6 +310,7 @@ class PaymentServiceSettings(_Section):
     first_pause_s: float = Field(1.0, gt=0, le=3_600)
     longest_pause_s: float = Field(300.0, gt=0, le=86_400)
     silent_after_s: float = Field(3_600.0, gt=0, le=30 * 86_400)
+    pending_after_s: float = Field(86_400.0, gt=0, le=90 * 86_400)
     slow_pause_s: float = Field(3_600.0, gt=0, le=7 * 86_400)
     callback_attempts: int = Field(16, ge=1, le=100)
 

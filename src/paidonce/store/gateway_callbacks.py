@@ -8,7 +8,8 @@ from uuid import UUID
 import asyncpg
 
 from paidonce.domain.events import EventId, SourceId
-from paidonce.domain.wallet_payments import Word
+from paidonce.domain.money import Money
+from paidonce.domain.wallet_payments import Said, Word
 from paidonce.store.queries import Connection, load_queries
 from paidonce.store.rows import Row
 
@@ -22,7 +23,10 @@ DELAYS_S: Final = (
 The last one is repeated; with the usual number of attempts that is more than three days.
 """
 
-COLUMNS: Final = ("id", "source_id", "transaction_id", "says", "event_id", "received_at")
+COLUMNS: Final = (
+    "id", "source_id", "transaction_id", "says", "event_id", "received_at", "amount_minor",
+    "currency",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class Unheard:
     id: UUID
     source_id: SourceId
     transaction_id: str
-    says: Word
+    says: Said
 
     @property
     def transaction(self) -> tuple[SourceId, str]:
@@ -85,10 +89,7 @@ async def lock_unheard(
         source_id=[source_id for source_id, _ in wanted],
         transaction_id=[transaction_id for _, transaction_id in wanted],
     )
-    return [
-        Unheard(row["id"], row["source_id"], row["transaction_id"], Word(row["says"]))
-        for row in rows
-    ]
+    return [Unheard(row["id"], row["source_id"], row["transaction_id"], _said(row)) for row in rows]
 
 
 async def finish(connection: Connection, heard: Sequence[tuple[UUID, str]]) -> None:
@@ -109,12 +110,6 @@ async def put_off(connection: Connection, ids: Iterable[UUID], max_attempts: int
     return [PutOff(**dict(row)) for row in rows]
 
 
-async def next_try_s(connection: Connection) -> float | None:
-    """In how many seconds one has to be tried; None if none waits."""
-    row = await QUERIES["next_try"].row(connection)
-    return None if row is None else row["next_s"]
-
-
 async def dead(connection: Connection, *, last_id: UUID, limit: int) -> Sequence[asyncpg.Record]:
     """Those that were given up, the newest first."""
     return await QUERIES["dead"].rows(connection, last_id=last_id, limit=limit)
@@ -123,3 +118,8 @@ async def dead(connection: Connection, *, last_id: UUID, limit: int) -> Sequence
 async def wake(connection: Connection, callback_id: UUID) -> bool:
     """Try one that was given up again; False if there is none."""
     return await QUERIES["wake"].row(connection, id=callback_id) is not None
+
+
+def _said(row: asyncpg.Record) -> Said:
+    minor = row["amount_minor"]
+    return Said(Word(row["says"]), None if minor is None else Money(minor, row["currency"]))

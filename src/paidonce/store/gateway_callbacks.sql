@@ -3,13 +3,15 @@
 -- finds it done.
 WITH new AS (
     INSERT INTO gateway_callbacks (
-        id, source_id, transaction_id, says, event_id, try_at, received_at)
-    SELECT id, source_id, transaction_id, says, event_id,
+        id, source_id, transaction_id, says, amount_minor, currency, event_id, try_at, received_at)
+    SELECT id, source_id, transaction_id, says, amount_minor, currency, event_id,
            clock_timestamp() + :first_delay_s::float8 * interval '1 second', received_at
       FROM unnest(
           :id::uuid[], :source_id::smallint[], :transaction_id::text[], :says::text[],
-          :event_id::uuid[], :received_at::timestamptz[])
-          AS given (id, source_id, transaction_id, says, event_id, received_at)
+          :event_id::uuid[], :received_at::timestamptz[], :amount_minor::bigint[],
+          :currency::text[])
+          AS given (id, source_id, transaction_id, says, event_id, received_at, amount_minor,
+                    currency)
      ORDER BY source_id, transaction_id, says
     ON CONFLICT (source_id, transaction_id, says) DO NOTHING
     RETURNING id, source_id, transaction_id, says, received_at
@@ -32,16 +34,17 @@ SELECT id, source_id, transaction_id
    AND status = 'WAITING';
 
 -- name: due
+-- By the time at which the transaction began: that one can be looked up in the index.
 SELECT id, source_id, transaction_id
   FROM gateway_callbacks
- WHERE try_at <= clock_timestamp()
+ WHERE try_at <= now()
  ORDER BY try_at
  LIMIT :limit;
 
 -- name: lock_unheard
 -- What the gateway has said of these transactions and nobody has heard, the first word first. Also
 -- what had been given up: now its payment is there.
-SELECT id, source_id, transaction_id, says
+SELECT id, source_id, transaction_id, says, amount_minor, currency
   FROM gateway_callbacks
  WHERE (source_id, transaction_id) IN (
            SELECT * FROM unnest(:source_id::smallint[], :transaction_id::text[]))
@@ -71,11 +74,6 @@ UPDATE gateway_callbacks AS c
       WHERE d.id = ANY (:id::uuid[]) AND d.status = 'WAITING' AND d.try_at <= clock_timestamp()
         FOR UPDATE SKIP LOCKED))
 RETURNING c.id, c.source_id, c.transaction_id, c.says, c.status, c.event_id, c.attempts;
-
--- name: next_try
-SELECT extract(epoch FROM min(try_at) - clock_timestamp())::float8 AS next_s
-  FROM gateway_callbacks
- WHERE try_at IS NOT NULL;
 
 -- name: dead
 SELECT c.id, s.name AS source, c.transaction_id, c.says, c.event_id, c.attempts, c.received_at,

@@ -1,9 +1,11 @@
 -- name: wallet_at
--- What the entries until then say. What is owed stands in them below zero.
+-- What the entries until then say. What is owed stands in them below zero. That the account is a
+-- wallet's is said twice, for the index that has the amounts.
 SELECT w.id, w.owner, w.currency, w.created_at,
        (SELECT coalesce(sum(e.amount_minor), 0)::bigint
           FROM ledger_entries AS e
-         WHERE e.account = 'wallet:' || w.id AND e.at <= :at) AS balance_minor,
+         WHERE e.account = 'wallet:' || w.id AND starts_with(e.account, 'wallet:')
+           AND e.at <= :at) AS balance_minor,
        (SELECT -coalesce(sum(e.amount_minor), 0)::bigint
           FROM ledger_entries AS e
          WHERE e.account = 'receivable:' || w.id AND e.at <= :at) AS receivable_minor
@@ -29,7 +31,8 @@ SELECT e.id, e.movement_id, e.account, e.amount_minor, e.currency, e.payment_id,
 SELECT w.id, w.currency, w.balance_minor, w.receivable_minor, w.reserved_minor,
        (SELECT coalesce(sum(e.amount_minor), 0)::bigint
           FROM ledger_entries AS e
-         WHERE e.account = 'wallet:' || w.id) AS balance_explained,
+         WHERE e.account = 'wallet:' || w.id
+           AND starts_with(e.account, 'wallet:')) AS balance_explained,
        (SELECT -coalesce(sum(e.amount_minor), 0)::bigint
           FROM ledger_entries AS e
          WHERE e.account = 'receivable:' || w.id) AS receivable_explained,

@@ -53,7 +53,7 @@ class Changes:
     wallets: list[Wallet] = field(default_factory=list)
     made: list[Reservation] = field(default_factory=list)
     ended: list[tuple[ReservationStatus, Reservation]] = field(default_factory=list)
-    """With the status that was seen before."""
+    """With the status that was seen before. Also those that only last longer."""
     movements: list[Movement] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
 
@@ -187,7 +187,7 @@ def _made_row(one: Reservation) -> Row:
 
 
 def _ended_row(seen: ReservationStatus, one: Reservation) -> Row:
-    return (one.payment_id, seen, one.status, one.committed_minor, one.ended_at)
+    return (one.payment_id, seen, one.status, one.committed_minor, one.expires_at, one.ended_at)
 
 
 def _entry_rows(movement: Movement) -> list[Row]:

@@ -56,7 +56,8 @@ made AS (
 ),
 ended AS (
     UPDATE reservations AS r
-       SET status = c.status, committed_minor = c.committed_minor, ended_at = c.ended_at
+       SET status = c.status, committed_minor = c.committed_minor, expires_at = c.expires_at,
+           ended_at = c.ended_at
       FROM unnest(:ended::written_ending[]) AS c
      WHERE r.payment_id = c.payment_id
        AND r.status = c.seen

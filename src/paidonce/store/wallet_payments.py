@@ -36,6 +36,7 @@ class Question:
     currency: str
     asked: int
     """How often, this time included."""
+    transaction_id: str | None
 
 
 async def open_payments(
@@ -105,12 +106,6 @@ async def claim(connection: Connection, *, limit: int, lease_s: float) -> list[Q
     """Take what the gateway has to be asked now, for as long as the lease."""
     rows = await QUERIES["claim"].rows(connection, limit=limit, lease_s=lease_s)
     return [Question(**dict(row)) for row in rows]
-
-
-async def next_ask_s(connection: Connection) -> float | None:
-    """In how many seconds something has to be asked; None if there is nothing."""
-    row = await QUERIES["next_ask"].row(connection)
-    return None if row is None else row["next_s"]
 
 
 async def is_transaction_taken(

@@ -59,20 +59,16 @@ SELECT require_written((SELECT count(*) FROM changed), :expected);
 
 -- name: claim
 -- Whoever asks has these to himself until the lease is over; no transaction waits for the gateway.
+-- Due by the time at which the transaction began: that one can be looked up in the index.
 UPDATE wallet_payments AS p
    SET ask_at = clock_timestamp() + :lease_s::float8 * interval '1 second', asked = p.asked + 1
  WHERE p.payment_id = ANY (ARRAY(
      SELECT d.payment_id FROM wallet_payments AS d
-      WHERE d.ask_at <= clock_timestamp()
+      WHERE d.ask_at <= now()
       ORDER BY d.ask_at
       LIMIT :limit
         FOR UPDATE SKIP LOCKED))
-RETURNING p.payment_id, p.amount_minor, p.currency, p.asked;
-
--- name: next_ask
-SELECT extract(epoch FROM min(ask_at) - clock_timestamp())::float8 AS next_s
-  FROM wallet_payments
- WHERE ask_at IS NOT NULL;
+RETURNING p.payment_id, p.amount_minor, p.currency, p.asked, p.transaction_id;
 
 -- name: is_taken
 -- Whether another payment has this transaction already.

@@ -1,9 +1,17 @@
 """What calls share: texts that the database can hold, pages, and errors."""
 
+from datetime import UTC, datetime
 from typing import Annotated, Generic, TypeVar
 
 from fastapi import Query
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, StringConstraints
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    StringConstraints,
+)
 
 from paidonce.domain.orders import MAX_REFERENCE
 from paidonce.operations import MAX_PAGE, Found
@@ -26,7 +34,14 @@ def _written(value: object) -> object:
     return value
 
 
-Time = Annotated[AwareDatetime, BeforeValidator(_written)]
+def _in_utc(value: datetime) -> datetime:
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("give a time that is in the calendar in UTC too") from None
+
+
+Time = Annotated[AwareDatetime, BeforeValidator(_written), AfterValidator(_in_utc)]
 """A time with its zone. A bare number might be seconds, or thousandths of them."""
 
 

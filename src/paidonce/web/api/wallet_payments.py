@@ -64,8 +64,21 @@ def add_to(api: FastAPI) -> None:
     async def recover_wallet_payment(
         payment_id: Reference, verbs: Verbs, actor: Operator
     ) -> WalletPaymentView:
-        """Take the money for a payment that was made when the wallet could not pay for it."""
+        """Take the money for a payment that was made, and that a person had to look at.
+
+        The wallet could not pay for it, or the gateway had told of another sum.
+        """
         return await verbs.recover_wallet_payment(payment_id, actor)
+
+    @api.post("/api/v1/wallet-payments/{payment_id:path}/give-up", tags=["wallet payments"])
+    async def give_up_wallet_payment(
+        payment_id: Reference, verbs: Verbs, actor: Operator
+    ) -> WalletPaymentView:
+        """Let go of the money of a payment that a person had to look at: it has failed.
+
+        409 is one that nobody has to look at, or that is `COMPLETED`.
+        """
+        return await verbs.give_up_wallet_payment(payment_id, actor)
 
     @api.get("/api/v1/wallet-payments/{payment_id:path}", tags=["wallet payments"])
     async def get_wallet_payment(

@@ -37,6 +37,8 @@ CREATE TABLE gateway_callbacks (
     source_id      smallint NOT NULL,
     transaction_id text COLLATE "C" NOT NULL,
     says           text COLLATE "C" NOT NULL,
+    amount_minor   bigint,
+    currency       text COLLATE "C",
     event_id       uuid NOT NULL,
     status         text COLLATE "C" NOT NULL DEFAULT 'WAITING',
     payment_id     text COLLATE "C",
@@ -46,6 +48,7 @@ CREATE TABLE gateway_callbacks (
     ended_at       timestamptz,
     UNIQUE (source_id, transaction_id, says),
     CONSTRAINT gateway_callbacks_says CHECK (says IN ('pending', 'succeeded', 'failed')),
+    CONSTRAINT gateway_callbacks_paid CHECK ((amount_minor IS NULL) = (currency IS NULL)),
     CONSTRAINT gateway_callbacks_status CHECK (status IN ('WAITING', 'DONE', 'DEAD')),
     CONSTRAINT gateway_callbacks_ended CHECK ((status = 'WAITING') = (ended_at IS NULL)),
     CONSTRAINT gateway_callbacks_tried CHECK ((status = 'WAITING') = (try_at IS NOT NULL))
