@@ -138,7 +138,8 @@ def test_a_new_callback_is_published(payer: Payer) -> None:
         payer.call_back(transaction, "succeeded")
     payer.ended(payment)
     told = payer.rows(
-        "SELECT type FROM outbox WHERE aggregate_type = 'gateway-callback' AND aggregate_name = $1",
+        "SELECT type FROM outbox"
+        " WHERE aggregate_type = 'gateway-callback' AND payload->>'transaction_id' = $1",
         transaction,
     )
     assert told == [{"type": "ProviderCallbackReceived"}]

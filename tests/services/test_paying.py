@@ -239,7 +239,7 @@ def test_a_callback_makes_no_payment_of_the_ordinary_kind(payer: Payer) -> None:
     assert payer.rows("SELECT count(*) AS number FROM payments")[0]["number"] == payments
     told = payer.rows(
         "SELECT payload FROM outbox"
-        " WHERE type = 'ProviderCallbackReceived' AND aggregate_name = $1",
+        " WHERE type = 'ProviderCallbackReceived' AND payload->>'transaction_id' = $1",
         transaction_id,
     )
     assert len(told) == 1

@@ -193,6 +193,26 @@ async def test_a_dead_callback_counts_when_its_payment_turns_up(office: Office) 
     assert (await office.payment("p"))["status"] == "COMPLETED"
 
 
+async def test_a_callback_that_cannot_be_heard_holds_up_no_other(office: Office) -> None:
+    """RET-5: it is put off again and again, and then left to a person."""
+    wallet = await office.wallet()
+    for name in ("bad", "good"):
+        await office.take(initiated(name, wallet))
+        await office.caller.save(name, Answer(f"tx-{name}", Word.PENDING))
+        await office.told(f"tx-{name}", "succeeded")
+    async with office.database.connection() as connection:
+        await connection.execute(
+            "ALTER TABLE wallet_payments ADD CHECK (payment_id <> 'bad' OR status = 'PROCESSING')"
+        )
+    for _ in range(3):
+        await office.make_due()
+        while await office.retries.run_once():
+            pass
+    assert (await office.payment("good"))["status"] == "COMPLETED"
+    found = await office.rows("SELECT transaction_id, status FROM gateway_callbacks ORDER BY 1")
+    assert [tuple(one.values()) for one in found] == [("tx-bad", "DEAD"), ("tx-good", "DONE")]
+
+
 async def test_callback_answer_and_retry_at_once_move_the_money_once(office: Office) -> None:
     """SVC-1: whoever comes first ends it; the others find it ended."""
     for turn in range(10):

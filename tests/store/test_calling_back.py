@@ -55,8 +55,10 @@ async def test_each_word_of_a_transaction_is_kept_and_told_once(
     await settler.settle([again])
     kept = await bank.rows("SELECT says, status FROM gateway_callbacks ORDER BY id")
     assert [one["says"] for one in kept] == ["pending", "succeeded", "failed"]
-    told = await bank.rows("SELECT type, aggregate_name FROM outbox ORDER BY seq")
-    assert told == [{"type": "ProviderCallbackReceived", "aggregate_name": "tx-1"}] * 3
+    told = await bank.rows(
+        "SELECT type, payload->>'transaction_id' AS transaction FROM outbox ORDER BY seq"
+    )
+    assert told == [{"type": "ProviderCallbackReceived", "transaction": "tx-1"}] * 3
     for table in ("payments", "payment_ids", "due"):
         assert await bank.number(table) == 0
 

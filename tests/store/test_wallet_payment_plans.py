@@ -46,11 +46,11 @@ SELECT id, 1, 't-' || n, 'succeeded', id, now() + n * interval '1 minute', now()
 INSERT INTO payment_views (payment_id, status, amount_minor, currency, version, updated_at)
 SELECT 'p-' || n, 'PROCESSING', 5, 'RUB', 2, now() FROM counted;
 
-INSERT INTO outbox (aggregate_type, aggregate_id, type, version, payload, occurred_at)
+INSERT INTO outbox (aggregate_type, aggregate_name, type, version, payload, occurred_at)
 SELECT 'wallet-payment', 'p-' || n, 'PaymentProcessing', v, '{{}}', now()
   FROM counted, generate_series(1, 2) AS v;
 
-INSERT INTO outbox (aggregate_type, aggregate_id, type, version, payload, occurred_at)
+INSERT INTO outbox (aggregate_type, aggregate_name, type, version, payload, occurred_at)
 SELECT 'payment', id, 't', 1, '{{}}', now() FROM counted;
 """
 

@@ -16,7 +16,7 @@ from paidonce.bus.ring import Ring
 from paidonce.domain.notices import NoticeKind
 from paidonce.services.payments import PaymentService, Terms
 from paidonce.store import gateway_callbacks, notices
-from paidonce.store.db import Database
+from paidonce.store.db import Database, Trouble, trouble
 from paidonce.store.gateway_callbacks import PutOff
 from paidonce.store.notices import Notice
 from paidonce.store.queries import Connection
@@ -51,8 +51,29 @@ class CallbackRetries:
 
     async def run_once(self) -> int:
         """Try what is due; returns how many there were."""
+        try:
+            return await self._try(MAX_BATCH)
+        except Exception as error:
+            if trouble(error) in (Trouble.AWAY, Trouble.RERUN):
+                raise
+            log.warning("callback_failed", exc_info=error)
+            return await self._try_first()
+
+    async def _try_first(self) -> int:
+        """One of them fails, and with it all: try the first alone, and put it off if it is that."""
+        try:
+            return await self._try(1)
+        except Exception as error:
+            if trouble(error) in (Trouble.AWAY, Trouble.RERUN):
+                raise
+            async with self._database.transaction() as connection:
+                due = await gateway_callbacks.due(connection, 1)
+                await self._put_off(connection, due)
+            return len(due)
+
+    async def _try(self, limit: int) -> int:
         async with self._database.transaction() as connection:
-            due = await gateway_callbacks.due(connection, MAX_BATCH)
+            due = await gateway_callbacks.due(connection, limit)
             if due:
                 known = await self._service.hear_callbacks(connection, due.values())
                 unknown = [one for one, transaction in due.items() if transaction not in known]

@@ -16,8 +16,8 @@ WITH new AS (
     ON CONFLICT (source_id, transaction_id, says) DO NOTHING
     RETURNING id, source_id, transaction_id, says, received_at
 )
-INSERT INTO outbox (aggregate_type, aggregate_name, type, version, payload, occurred_at)
-SELECT 'gateway-callback', new.transaction_id, 'ProviderCallbackReceived', 1,
+INSERT INTO outbox (aggregate_type, aggregate_id, type, version, payload, occurred_at)
+SELECT 'gateway-callback', new.id, 'ProviderCallbackReceived', 1,
        jsonb_build_object(
            'callback_id', new.id, 'source', s.name, 'transaction_id', new.transaction_id,
            'says', new.says),
