@@ -1,8 +1,10 @@
 """A real PostgreSQL for all tests, a fresh database for each, and real server processes."""
 
+import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -24,6 +26,14 @@ from tests.service import Service, started_service, started_worker
 # How long an example takes says how busy the machine is, and nothing of the code.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+# Some environments forbid compiled files. The tests start hundreds of processes, and each would
+# compile the whole package anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+gc.set_threshold(20_000)
+"""Importing and collecting make much and drop little."""
 
 TEMPLATE: Final = f"template_{os.getpid()}"
 SERVER_VARIABLE: Final = "TEST_POSTGRES"
@@ -52,6 +62,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest first: workers take a file at a time, in this order."""
     order = {name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.parent.name, len(order)))
+
+
+def pytest_collection_finish() -> None:
+    """Let what was imported and collected be: looking through it at each collection costs much."""
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -35,9 +35,9 @@ from paidonce.engine.replaying import Replayer
 from paidonce.engine.worker import MAX_BATCH, MAX_BYTES_IN_HAND, Worker
 from paidonce.errors import ConfigurationError, InvalidRequestError
 from paidonce.opening import in_background, opened_database
+from paidonce.operating import operations_on
 from paidonce.operations import Operations
 from paidonce.operations import Scope as KeyScope
-from paidonce.operations.pepper import pepper_of
 from paidonce.services import payments, query
 from paidonce.services.callbacks import CallbackRetries
 from paidonce.services.calling import Caller
@@ -94,31 +94,6 @@ class Dispatcher:
         await door(scope, receive, send)
 
 
-@asynccontextmanager
-async def opened_operations(settings: Settings) -> AsyncIterator[Operations]:
-    """The operators' verbs without a server, for the command line."""
-    async with opened_database(settings) as database:
-        rules, _ = await load_rules(settings, database)
-        operations = _operations(settings, database, rules)
-        try:
-            yield operations
-        finally:
-            await operations.wallets.stop()
-
-
-@asynccontextmanager
-async def opened_reconciler(settings: Settings) -> AsyncIterator[Operations]:
-    """The same, and meanwhile what is wanted is reconciled, and what that repairs is settled."""
-    async with opened_database(settings) as database, AsyncExitStack() as stack:
-        rules, _ = await load_rules(settings, database)
-        bell = Bell(database)
-        asker = Asker(database, rules, bell)
-        await stack.enter_async_context(in_background(asker.run()))
-        stack.push_async_callback(asker.stop)
-        await stack.enter_async_context(in_background(Reconciler(database, rules, bell).run()))
-        yield _operations(settings, database, rules)
-
-
 async def accept_bootstrap_key(operations: Operations) -> bool:
     """Let the environment's key in, if it has one. Raises ConfigurationError."""
     key = os.environ.get("PAIDONCE_BOOTSTRAP_KEY")
@@ -137,7 +112,7 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
     bus = open_bus(settings.bus)
     async with opened_database(settings) as database, AsyncExitStack() as stack:
         rules, sources = await load_rules(settings, database)
-        operations = _operations(settings, database, rules)
+        operations = operations_on(database, settings, rules)
         stack.push_async_callback(operations.wallets.stop)
         bell = Bell(database)
         loops: list[Loop] = []
@@ -182,10 +157,6 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
             operations.wallets.give_up()
 
         yield App(operations, database, edge, asgi, finish, give_up)
-
-
-def _operations(settings: Settings, database: Database, rules: Rules) -> Operations:
-    return Operations(database, rules, pepper_of(settings), settings.wallet)
 
 
 def _workers(settings: Settings, database: Database, rules: Rules, bell: Bell) -> list[Loop]:

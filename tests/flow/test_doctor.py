@@ -22,10 +22,10 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from paidonce.cli.for_programs import json_text
 from paidonce.doctor import examine
 from paidonce.doctor.database import clock_finding
 from paidonce.doctor.machine import disk_finding
-from paidonce.sender import as_json
 from paidonce.store.db import Database
 from paidonce.store.schema import ensure_partitions, partition_name
 from tests.flow.tools import free_port, paidonce, until
@@ -86,7 +86,7 @@ class Clinic:
         with chdir(self.folder), ThreadPoolExecutor(1) as thread:
             path = None if config is None else Path(config)
             found = thread.submit(lambda: asyncio.run(examine(path))).result()
-        return self._checked(as_json(found))
+        return self._checked(json_text(found))
 
     def _checked(self, text: str) -> Examined:
         assert HIDDEN not in text
