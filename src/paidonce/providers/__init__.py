@@ -15,7 +15,15 @@ Configure = Callable[[Setup], Provider]
 
 ENTRY_POINTS: Final = "paidonce.providers"
 
-REGISTRY: Final = ("alipay", "creem", "generic", "portone", "standard", "stripe", "tilda")
+REGISTRY: Final = (
+    "alipay",
+    "creem",
+    "generic",
+    "portone",
+    "standard",
+    "stripe",
+    "tilda",
+)
 """Each is a module here, imported for the first source that names it: some bring much along."""
 
 
