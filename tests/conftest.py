@@ -21,6 +21,7 @@ from paidonce.store.db import Database, open_database
 from paidonce.store.embedded import EmbeddedPostgres
 from paidonce.store.schema import migrate
 from tests.brokers.kafka import MockBroker, NamedBroker, OwnBroker, running_broker
+from tests.roomy import roomy_directory
 from tests.service import Service, started_service, started_worker
 
 # How long an example takes says how busy the machine is, and nothing of the code.
@@ -38,9 +39,6 @@ gc.set_threshold(20_000)
 TEMPLATE: Final = f"template_{os.getpid()}"
 SERVER_VARIABLE: Final = "TEST_POSTGRES"
 """The URL of a server that runs already, for tests that are run by a test."""
-MEMORY: Final = Path("/dev/shm")
-MEMORY_NEEDED_BYTES: Final = 2 * 2**30
-"""Each of the processes that run tests needs less than a quarter of it."""
 BROKERS: Final = pytest.StashKey[set[str]]()
 """Which brokers the tests of this run had."""
 
@@ -95,7 +93,7 @@ def pytest_terminal_summary(
 @pytest.fixture(scope="session")
 def data_dir() -> Iterator[Path]:
     """A folder that the unprivileged user of an embedded PostgreSQL can reach."""
-    folder = Path(tempfile.mkdtemp(prefix="paidonce-tests-", dir=_memory()))
+    folder = Path(tempfile.mkdtemp(prefix="paidonce-tests-", dir=roomy_directory()))
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -203,19 +201,6 @@ def start_worker(database_url: str, tmp_path: Path) -> Iterator[StartService]:
 def service(start_service: StartService) -> Service:
     """A running server with source `payments` (tilda) and plan `monthly` (990.00 RUB, 30 days)."""
     return start_service()
-
-
-def _memory() -> Path | None:
-    """A file system in memory, if there is one with room.
-
-    A database is hundreds of files. To make and drop one on a disk takes ten times as long.
-    """
-    try:
-        found = os.statvfs(MEMORY)
-    except OSError:
-        return None
-    is_roomy = found.f_bavail * found.f_frsize >= MEMORY_NEEDED_BYTES
-    return MEMORY if is_roomy and not found.f_flag & os.ST_NOEXEC else None
 
 
 async def _forgo_the_disk(url: str) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from tests.flow.conftest import Shared
 from tests.flow.tools import free_port, items, paidonce, until
+from tests.roomy import roomy_directory
 from tests.service import Service
 
 
@@ -80,7 +81,7 @@ def test_send_says_what_is_wrong(shared: Shared) -> None:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """An empty folder that the embedded database's own user can reach."""
-    made = Path(tempfile.mkdtemp(prefix="paidonce-demo-"))
+    made = Path(tempfile.mkdtemp(prefix="paidonce-demo-", dir=roomy_directory()))
     made.chmod(0o755)
     yield made
     for pid in _databases(made):

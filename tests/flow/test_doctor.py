@@ -29,6 +29,7 @@ from paidonce.doctor.machine import disk_finding
 from paidonce.store.db import Database
 from paidonce.store.schema import ensure_partitions, partition_name
 from tests.flow.tools import free_port, paidonce, until
+from tests.roomy import roomy_directory
 from tests.service import Service, paid
 
 HIDDEN: Final = "a-very-hidden-secret"
@@ -380,7 +381,7 @@ def test_a_disk_that_fills_up(free_mb: int, total_gb: int, state: str) -> None:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """An empty folder that the embedded database's own user can reach."""
-    made = Path(tempfile.mkdtemp(prefix="paidonce-doctor-"))
+    made = Path(tempfile.mkdtemp(prefix="paidonce-doctor-", dir=roomy_directory()))
     made.chmod(0o755)
     yield made
     shutil.rmtree(made, ignore_errors=True)
