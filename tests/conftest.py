@@ -1,8 +1,10 @@
 """A real PostgreSQL for all tests, a fresh database for each, and real server processes."""
 
+import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -19,11 +21,20 @@ from paidonce.store.db import Database, open_database
 from paidonce.store.embedded import EmbeddedPostgres
 from paidonce.store.schema import migrate
 from tests.brokers.kafka import MockBroker, NamedBroker, OwnBroker, running_broker
+from tests.roomy import roomy_directory
 from tests.service import Service, started_service, started_worker
 
 # How long an example takes says how busy the machine is, and nothing of the code.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+# Some environments forbid compiled files. The tests start hundreds of processes, and each would
+# compile the whole package anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+gc.set_threshold(20_000)
+"""Importing and collecting make much and drop little."""
 
 TEMPLATE: Final = f"template_{os.getpid()}"
 SERVER_VARIABLE: Final = "TEST_POSTGRES"
@@ -54,6 +65,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(item.path.parent.name, len(order)))
 
 
+def pytest_collection_finish() -> None:
+    """Let what was imported and collected be: looking through it at each collection costs much."""
+    gc.freeze()
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if (output := getattr(session.config, "workeroutput", None)) is not None:
         brokers: set[str] = session.config.stash[BROKERS]
@@ -77,7 +93,7 @@ def pytest_terminal_summary(
 @pytest.fixture(scope="session")
 def data_dir() -> Iterator[Path]:
     """A folder that the unprivileged user of an embedded PostgreSQL can reach."""
-    folder = Path(tempfile.mkdtemp(prefix="paidonce-tests-"))
+    folder = Path(tempfile.mkdtemp(prefix="paidonce-tests-", dir=roomy_directory()))
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -191,6 +207,7 @@ async def _forgo_the_disk(url: str) -> None:
     """Tests end processes and never the machine: what the kernel has is safe enough."""
     connection = await asyncpg.connect(url)
     await connection.execute("ALTER SYSTEM SET fsync = off")
+    await connection.execute("ALTER SYSTEM SET max_wal_size = '256MB'")  # it may be in memory
     await connection.execute("SELECT pg_reload_conf()")
     await connection.close()
 

@@ -1,11 +1,10 @@
 """The composition root: the only module that knows every room."""
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from fastapi import FastAPI
 
@@ -35,10 +34,11 @@ from paidonce.engine.reconciler import Reconciler
 from paidonce.engine.replaying import Replayer
 from paidonce.engine.worker import MAX_BATCH, MAX_BYTES_IN_HAND, Worker
 from paidonce.errors import ConfigurationError, InvalidRequestError
+from paidonce.loops import Loop, start
 from paidonce.opening import in_background, opened_database
+from paidonce.operating import operations_on
 from paidonce.operations import Operations
 from paidonce.operations import Scope as KeyScope
-from paidonce.operations.pepper import pepper_of
 from paidonce.services import payments, query
 from paidonce.services.callbacks import CallbackRetries
 from paidonce.services.calling import Caller
@@ -47,28 +47,12 @@ from paidonce.services.gateway import Gateway
 from paidonce.settings import Role, Settings
 from paidonce.store.db import Database
 from paidonce.store.due import Lane
-from paidonce.telemetry import logger
 from paidonce.web.api import describe, operators_api
 from paidonce.web.edge import Edge, Receive, Scope, Send, is_delivery, path_within
 from paidonce.web.health import add_health
 from paidonce.web.sample_webhooks import add_sample_webhooks
 
-log = logger(__name__)
-
 ALL_ROLES: Final = frozenset(Role)
-FINISH_S: Final = 1.0
-"""How long loops have to finish what is in hand. What is not done then is done again."""
-CUT_OFF_S: Final = 1.5
-"""How long loops that were cut off have to let go. A user's handler has a part of it."""
-
-
-class Loop(Protocol):
-    """Something that works until it is told to stop."""
-
-    async def run(self) -> None: ...
-
-    def finish(self) -> None:
-        """End what is in hand, begin nothing new, and then return from `run`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,29 +81,6 @@ class Dispatcher:
         await door(scope, receive, send)
 
 
-@asynccontextmanager
-async def opened_operations(settings: Settings) -> AsyncIterator[Operations]:
-    """The operators' verbs without a server, for the command line."""
-    async with opened_database(settings) as database:
-        rules, _ = await load_rules(settings, database)
-        operations = _operations(settings, database, rules)
-        try:
-            yield operations
-        finally:
-            await operations.wallets.stop()
-
-
-@asynccontextmanager
-async def opened_reconciler(settings: Settings) -> AsyncIterator[Operations]:
-    """The same, and meanwhile what is wanted is reconciled, and what that repairs is settled."""
-    async with opened_database(settings) as database, AsyncExitStack() as stack:
-        rules, _ = await load_rules(settings, database)
-        bell = Bell(database)
-        _start(stack, [Asker(database, rules, bell)])
-        await stack.enter_async_context(in_background(Reconciler(database, rules, bell).run()))
-        yield _operations(settings, database, rules)
-
-
 async def accept_bootstrap_key(operations: Operations) -> bool:
     """Let the environment's key in, if it has one. Raises ConfigurationError."""
     key = os.environ.get("PAIDONCE_BOOTSTRAP_KEY")
@@ -138,7 +99,7 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
     bus = open_bus(settings.bus)
     async with opened_database(settings) as database, AsyncExitStack() as stack:
         rules, sources = await load_rules(settings, database)
-        operations = _operations(settings, database, rules)
+        operations = operations_on(database, settings, rules)
         stack.push_async_callback(operations.wallets.stop)
         bell = Bell(database)
         loops: list[Loop] = []
@@ -161,7 +122,7 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
             tasks = [Expiry(), *usual_tasks(settings.retention)]
             janitor = Janitor(database, settings.retention, tasks)
             await stack.enter_async_context(in_background(janitor.run()))
-        _start(stack, loops)
+        start(stack, loops)
         group = Group(database, rules, settings.server.max_waiting, bell)
         intake = Intake(group, Approver(database), sources, settings.server.mode == "queued")
         keeper = None
@@ -183,10 +144,6 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
             operations.wallets.give_up()
 
         yield App(operations, database, edge, asgi, finish, give_up)
-
-
-def _operations(settings: Settings, database: Database, rules: Rules) -> Operations:
-    return Operations(database, rules, pepper_of(settings), settings.wallet)
 
 
 def _workers(settings: Settings, database: Database, rules: Rules, bell: Bell) -> list[Loop]:
@@ -234,24 +191,6 @@ def _query_service(
         told_to=rules.told_to,
         ring=ring,
     )
-
-
-def _start(stack: AsyncExitStack, loops: Sequence[Loop]) -> None:
-    """Run the loops side by side; at the end they may finish, and are then cut off, all at once."""
-    tasks = [asyncio.create_task(loop.run(), name=type(loop).__name__) for loop in loops]
-
-    async def stop() -> None:
-        for loop in loops:
-            loop.finish()
-        _, unfinished = await asyncio.wait(tasks, timeout=FINISH_S)
-        for task in unfinished:
-            log.warning("cut_off", what=task.get_name())
-            task.cancel()
-        if unfinished:
-            await asyncio.wait(unfinished, timeout=CUT_OFF_S)
-
-    if loops:
-        stack.push_async_callback(stop)
 
 
 def _doors(

@@ -2,11 +2,9 @@
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
-from uuid import UUID
+from typing import Final
 
 import aiohttp
 import orjson
@@ -14,7 +12,6 @@ import orjson
 from paidonce.errors import PaidonceError
 
 TIMEOUT_S: Final = 30.0
-MAX_SHOWN: Final = 20
 
 
 class UnreachableError(PaidonceError):
@@ -52,28 +49,6 @@ async def send(
                 f"{url} cannot be reached ({error or 'no answer in time'}); is `paidonce serve` "
                 f"running there? --url names another place"
             ) from None
-
-
-def tally(answers: list[Answer]) -> dict[str, int]:
-    """How often each answer came."""
-    return dict(Counter(f"{one.http} {one.status}" for one in answers).most_common())
-
-
-def as_json(values: Any) -> str:
-    """For programs."""
-    return orjson.dumps(values, default=_plain, option=orjson.OPT_INDENT_2).decode()
-
-
-def as_line(value: Any) -> str:
-    """For programs that read line by line."""
-    return orjson.dumps(value, default=_plain).decode()
-
-
-def _plain(value: Any) -> str:
-    """An id as the driver gives it is one of a kind of its own."""
-    if isinstance(value, UUID):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 async def _post(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from paidonce.store.embedded import EmbeddedPostgres
+from tests.roomy import roomy_directory
 
 DEADLINE_S: Final = 30.0
 LOOK_AGAIN_S: Final = 0.01
@@ -52,7 +53,7 @@ async def own_cluster() -> AsyncIterator[Cluster]:
 @contextmanager
 def own_folder() -> Iterator[Path]:
     """A folder that every user can enter, unlike pytest's own; removed at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="paidonce-faults-"))
+    folder = Path(tempfile.mkdtemp(prefix="paidonce-faults-", dir=roomy_directory()))
     folder.chmod(0o755)
     try:
         yield folder

@@ -18,6 +18,7 @@ import pytest
 from paidonce import __version__
 from tests.flow.conftest import Shared
 from tests.flow.tools import free_port, items, paidonce, until
+from tests.roomy import roomy_directory
 from tests.service import Service
 
 
@@ -91,7 +92,7 @@ def test_the_version_is_told(tmp_path: Path) -> None:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """An empty folder that the embedded database's own user can reach."""
-    made = Path(tempfile.mkdtemp(prefix="paidonce-demo-"))
+    made = Path(tempfile.mkdtemp(prefix="paidonce-demo-", dir=roomy_directory()))
     made.chmod(0o755)
     yield made
     for pid in _databases(made):

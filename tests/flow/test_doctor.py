@@ -22,13 +22,14 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from paidonce.cli.for_programs import json_text
 from paidonce.doctor import examine
 from paidonce.doctor.database import clock_finding
 from paidonce.doctor.machine import disk_finding
-from paidonce.sender import as_json
 from paidonce.store.db import Database
 from paidonce.store.schema import ensure_partitions, partition_name
 from tests.flow.tools import free_port, paidonce, until
+from tests.roomy import roomy_directory
 from tests.service import Service, paid
 
 HIDDEN: Final = "a-very-hidden-secret"
@@ -86,7 +87,7 @@ class Clinic:
         with chdir(self.folder), ThreadPoolExecutor(1) as thread:
             path = None if config is None else Path(config)
             found = thread.submit(lambda: asyncio.run(examine(path))).result()
-        return self._checked(as_json(found))
+        return self._checked(json_text(found))
 
     def _checked(self, text: str) -> Examined:
         assert HIDDEN not in text
@@ -410,7 +411,7 @@ def test_a_disk_that_fills_up(free_mb: int, total_gb: int, state: str) -> None:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """An empty folder that the embedded database's own user can reach."""
-    made = Path(tempfile.mkdtemp(prefix="paidonce-doctor-"))
+    made = Path(tempfile.mkdtemp(prefix="paidonce-doctor-", dir=roomy_directory()))
     made.chmod(0o755)
     yield made
     shutil.rmtree(made, ignore_errors=True)

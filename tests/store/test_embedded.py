@@ -23,6 +23,7 @@ from paidonce.errors import EmbeddedDatabaseError
 from paidonce.store import embedded, embedded_files
 from paidonce.store.embedded import EmbeddedPostgres
 from paidonce.store.embedded_installation import wheel_installation
+from tests.roomy import roomy_directory
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/cwd").exists(), reason="the tests find the servers in /proc"
@@ -31,7 +32,6 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root meets this")
 
 DEADLINE_S: Final = 20.0
 POLL_INTERVAL_S: Final = 0.01
-ROOM_NEEDED_BYTES: Final = 2**30
 SOURCES: Final = Path(embedded_files.__file__).parents[2]
 DATABASE_USER: Final = """
 import asyncio, ctypes, sys, uvloop
@@ -490,16 +490,6 @@ def empty_directory() -> Iterator[Path]:
     finally:
         remove(directory)
         shutil.rmtree(parent)
-
-
-def roomy_directory() -> str:
-    """Memory where there is enough of it: the tests write some gigabytes, and no power fails."""
-    memory = Path("/dev/shm")
-    if memory.is_dir() and os.access(memory, os.W_OK):
-        room = os.statvfs(memory)
-        if room.f_bavail * room.f_frsize > ROOM_NEEDED_BYTES:
-            return str(memory)
-    return "/tmp"
 
 
 def remove(directory: Path) -> None:

@@ -1,7 +1,7 @@
 """The command line: thin over `server` and `operations`.
 
-The server and the database are imported by the commands that need them: importing them takes a
-second, and `paidonce send` should not.
+The server, the database and the gateways are imported by the commands that need them: importing
+them takes most of a second, and `paidonce --help` should not.
 """
 
 import sys

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from paidonce import sender
 from paidonce.cli.choosing import Limit
+from paidonce.cli.for_programs import json_text
 from paidonce.cli.terminal import Config, Json, operate, operator, show, told
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def status(config: Config = None, json: Json = False) -> None:
     """Show what is not published yet, and how far each group is behind."""
     found = operate(config, lambda verbs: verbs.bus_status())
     if json:
-        typer.echo(sender.as_json(found))
+        typer.echo(json_text(found))
         return
     for line in _told_of(found):
         told.print(line)
@@ -92,6 +92,6 @@ def retry(letter_id: LetterId, config: Config = None, json: Json = False) -> Non
     """Give a message to its group again. What came after it has been taken meanwhile."""
     done = operate(config, lambda verbs: verbs.retry_dead_message(letter_id, operator()))
     if json:
-        typer.echo(sender.as_json(done))
+        typer.echo(json_text(done))
     else:
         told.print(f"Group {done.consumer} gets message {done.event_id} again.")

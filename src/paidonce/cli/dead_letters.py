@@ -6,7 +6,6 @@ from uuid import UUID
 
 import typer
 
-from paidonce import sender
 from paidonce.cli.choosing import (
     ErrorCode,
     Limit,
@@ -19,6 +18,7 @@ from paidonce.cli.choosing import (
     Yes,
     chosen,
 )
+from paidonce.cli.for_programs import json_text
 from paidonce.cli.replays import replay_chosen
 from paidonce.cli.reprocessing import show_reprocessed
 from paidonce.cli.terminal import Config, Json, operate, operator, show, told
@@ -136,7 +136,7 @@ def discard(
         typer.confirm(f"Discard dead letters ({named})?", abort=True, err=True)
     done = operate(config, lambda verbs: verbs.discard_dead_letters(which, operator(), reason))
     if json:
-        typer.echo(sender.as_json(done))
+        typer.echo(json_text(done))
     else:
         more = " There are more: run it again." if done.more else ""
         told.print(f"{done.discarded} dead letters are discarded.{more}")

@@ -118,7 +118,7 @@ def follow(
     json: Json = False,
 ) -> None:
     """Print new events as they arrive, until Ctrl-C."""
-    from paidonce.app import opened_operations
+    from paidonce.operating import opened_operations
     from paidonce.operations.following import Following
 
     settings, _ = chosen_settings(config)

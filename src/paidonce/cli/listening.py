@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from paidonce import sender
 from paidonce.cli.choosing import Source
 from paidonce.cli.events import COLUMNS, LOOK_PERIOD_S
+from paidonce.cli.for_programs import json_line
 from paidonce.cli.terminal import Config, Json, chosen_settings, line_of, run, told
-from paidonce.forwarding import Forwarded, Forwarder
 
 if TYPE_CHECKING:
+    from paidonce.forwarding import Forwarded
     from paidonce.views import EventView
 
 MAX_IN_HAND: Final = 64
@@ -34,7 +34,8 @@ def listen(
     A copy has the bytes and the headers that were kept. Refused deliveries are forwarded too, and
     nothing here depends on the answer.
     """
-    from paidonce.app import opened_operations
+    from paidonce.forwarding import Forwarder
+    from paidonce.operating import opened_operations
     from paidonce.operations.following import Following
 
     settings, _ = chosen_settings(config)
@@ -57,10 +58,10 @@ def listen(
     run(within())
 
 
-def _tell(event: "EventView", answer: Forwarded, as_json: bool) -> None:
+def _tell(event: "EventView", answer: "Forwarded", as_json: bool) -> None:
     if as_json:
         both: dict[str, Any] = {"event": event, "answer": answer}
-        typer.echo(sender.as_line(both))
+        typer.echo(json_line(both))
         return
     said = answer.http if answer.http is not None else "no answer"
     line = line_of(event, COLUMNS, as_json=False)

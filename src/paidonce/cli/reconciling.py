@@ -10,8 +10,8 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from paidonce import sender
 from paidonce.cli.choosing import time_of
+from paidonce.cli.for_programs import json_text
 from paidonce.cli.terminal import Config, Json, chosen_settings, operator, run, show, shown, told
 from paidonce.errors import ConfigurationError, InvalidRequestError, NotFoundError
 from paidonce.settings import Settings
@@ -60,7 +60,7 @@ def reconcile(
     keep_quiet()
     report = run(_reconciled(settings, source, begin, end, dry_run))
     if json:
-        typer.echo(sender.as_json(report))
+        typer.echo(json_text(report))
     else:
         _show(report)
     if report.needs_a_person:
@@ -71,7 +71,7 @@ async def _reconciled(
     settings: Settings, source: str, since: datetime, until: datetime | None, dry_run: bool
 ) -> "ReconciliationDetail":
     """The report, when it is finished: by this process, or by a worker that was faster."""
-    from paidonce.app import opened_reconciler
+    from paidonce.operating import opened_reconciler
 
     async with opened_reconciler(settings) as verbs:
         try:

@@ -10,7 +10,6 @@ from uuid import UUID
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from paidonce import sender
 from paidonce.cli.choosing import (
     ErrorCode,
     Order,
@@ -23,6 +22,7 @@ from paidonce.cli.choosing import (
     Yes,
     chosen,
 )
+from paidonce.cli.for_programs import json_text
 from paidonce.cli.terminal import (
     Config,
     Json,
@@ -207,7 +207,7 @@ def _end(found: "ReplayView | None", as_json: bool) -> None:
 
 def _show(found: "ReplayView", as_json: bool) -> None:
     if as_json:
-        typer.echo(sender.as_json(found))
+        typer.echo(json_text(found))
         return
     what = "would be processed again" if found.dry_run else "processed again"
     of = "" if found.total in (None, found.done) else f" of {found.total}"

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import typer
 
-from paidonce import sender
+from paidonce.cli.for_programs import json_text
 from paidonce.cli.terminal import Config, Json, operate, operator, shown
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def reprocess(event_id: UUID, config: Config = None, json: Json = False) -> None
 def show_reprocessed(done: "ReprocessedEvent", as_json: bool) -> None:
     """What became of one event."""
     if as_json:
-        typer.echo(sender.as_json(done))
+        typer.echo(json_text(done))
         return
     told = done.reprocessed
     shown.print(f"It was {told.was} {told.was_error_code or ''}".rstrip() + f": {told.result}.")

@@ -1,18 +1,25 @@
 """`send`: test webhooks."""
 
+from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.table import Table
 
-from paidonce import demo, sender
+from paidonce import demo
+from paidonce.cli.for_programs import json_text
 from paidonce.cli.terminal import Config, Json, chosen_settings, run, shown, told
 from paidonce.errors import ConfigurationError, PaidonceError
 from paidonce.providers import configured_providers
 from paidonce.providers.contract import TEST_HEADER, Delivery, Provider, Sample
 from paidonce.providers.samples import WORDS, new_sample, omitted
+
+if TYPE_CHECKING:
+    from paidonce.sender import Answer
+
+MAX_SHOWN: Final = 20
 
 
 def add_to(app: typer.Typer) -> None:
@@ -43,6 +50,8 @@ def send(
     json: Json = False,
 ) -> None:
     """Send a correctly signed test webhook, once or many times, and show each answer."""
+    from paidonce import sender
+
     settings, _ = chosen_settings(config)
     if settings.environment == "production":
         raise ConfigurationError("environment = 'production': test webhooks are refused there")
@@ -80,12 +89,12 @@ def _tell_what_is_omitted(provider: Provider, sample: Sample, made: Delivery) ->
             told.print(f"Webhooks of {provider.name} have no place for {name}: it is left out.")
 
 
-def _show_answers(answers: list[sender.Answer], base: str, as_json: bool) -> None:
+def _show_answers(answers: "list[Answer]", base: str, as_json: bool) -> None:
     if as_json:
-        typer.echo(sender.as_json(answers))
-    elif len(answers) > sender.MAX_SHOWN:
+        typer.echo(json_text(answers))
+    elif len(answers) > MAX_SHOWN:
         shown.print(f"{len(answers)} answers:")
-        for words, number in sender.tally(answers).items():
+        for words, number in _tally(answers).items():
             shown.print(f"  {number} × {words}")
     else:
         table = Table("#", "HTTP", "status", "event", "ms")
@@ -100,3 +109,8 @@ def _show_answers(answers: list[sender.Answer], base: str, as_json: bool) -> Non
         )
     if any(one.http != 200 for one in answers):
         raise typer.Exit(1)
+
+
+def _tally(answers: "list[Answer]") -> dict[str, int]:
+    """How often each answer came."""
+    return dict(Counter(f"{one.http} {one.status}" for one in answers).most_common())

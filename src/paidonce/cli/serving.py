@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from paidonce import sender
+from paidonce.cli.for_programs import json_text
 from paidonce.cli.terminal import Config, Json, chosen_settings, exit_code, run, shown, told
 from paidonce.errors import ConfigurationError
 from paidonce.settings import METRICS_FOLDER, Role
@@ -92,7 +92,7 @@ def doctor(config: Config = None, json: Json = False) -> None:
     findings = run(examine(config))
     has_problem = any(one.state is State.PROBLEM for one in findings)
     if json:
-        typer.echo(sender.as_json(findings))
+        typer.echo(json_text(findings))
     else:
         _show_findings(findings)
     raise typer.Exit(1 if has_problem else 0)

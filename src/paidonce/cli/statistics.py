@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from paidonce import sender
+from paidonce.cli.for_programs import json_text
 from paidonce.cli.terminal import Config, Json, operate, show, shown
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def stats(
     """Show what was received, and what became of it."""
     found = operate(config, lambda verbs: verbs.statistics(days=days, source=source))
     if json:
-        typer.echo(sender.as_json(found))
+        typer.echo(json_text(found))
     else:
         _show(found)
 

@@ -17,7 +17,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from paidonce import demo, sender
+from paidonce import demo
+from paidonce.cli.for_programs import json_line, json_text
 from paidonce.errors import ConfigurationError, InvalidRequestError, PaidonceError
 from paidonce.settings import Settings
 
@@ -45,7 +46,7 @@ def chosen_settings(config: Path | None, **server: Any) -> tuple[Settings, bool]
 
 def operate(config: Path | None, verb: "Callable[[Operations], Awaitable[T]]") -> T:
     """Ask for something, or do it, as an operator on this machine. What it logs is not shown."""
-    from paidonce.app import opened_operations
+    from paidonce.operating import opened_operations
     from paidonce.telemetry import keep_quiet
 
     keep_quiet()
@@ -69,7 +70,7 @@ def _refuse_no_text(arguments: Iterable[str]) -> None:
 def show(values: Any, columns: Mapping[str, Callable[[Any], object]], as_json: bool) -> None:
     """A table for people, with a line for each value, or everything for programs."""
     if as_json:
-        typer.echo(sender.as_json(values))
+        typer.echo(json_text(values))
         return
     table = Table(box=box.SIMPLE_HEAD)
     for name in columns:
@@ -82,7 +83,7 @@ def show(values: Any, columns: Mapping[str, Callable[[Any], object]], as_json: b
 def show_one(value: Any, as_json: bool) -> None:
     """What one thing is, field by field."""
     if as_json:
-        typer.echo(sender.as_json(value))
+        typer.echo(json_text(value))
         return
     table = Table(box=None, show_header=False)
     for field in fields(value):
@@ -95,7 +96,7 @@ def show_one(value: Any, as_json: bool) -> None:
 def line_of(value: Any, columns: Mapping[str, Callable[[Any], object]], as_json: bool) -> str:
     """One thing in one line."""
     if as_json:
-        return sender.as_line(value)
+        return json_line(value)
     cells = (cell(value) for cell in columns.values())
     return "  ".join(_told(one) or "-" for one in cells)
 

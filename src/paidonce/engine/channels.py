@@ -11,7 +11,6 @@ from email.utils import parseaddr
 from typing import Final, Protocol, assert_never
 from urllib.parse import urlsplit
 
-import aiohttp
 import orjson
 from yarl import URL
 
@@ -115,6 +114,8 @@ class Mail:
 
 async def _post(url: str, body: bytes, headers: Mapping[str, str]) -> str:
     """What was answered, if that was a 2xx. Raises NotTakenError, which tells no URL."""
+    import aiohttp  # it takes long, and most services tell nobody
+
     timeout = aiohttp.ClientTimeout(CALL_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
     said = {"content-type": "application/json", "user-agent": "paidonce", **headers}
     try:

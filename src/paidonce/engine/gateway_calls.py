@@ -3,14 +3,16 @@
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import aiohttp
 import orjson
 from yarl import URL
 
 from paidonce.errors import GatewayUnreachableError
 from paidonce.providers.contract import Call, Reply
+
+if TYPE_CHECKING:
+    import aiohttp
 
 CONNECT_TIMEOUT_S: Final = 5.0
 CALL_TIMEOUT_S: Final = 10.0
@@ -40,11 +42,13 @@ class Telephone:
     """An HTTP client for all gateways, which follows nobody anywhere."""
 
     def __init__(self, patience: Patience) -> None:
-        self._timeout = aiohttp.ClientTimeout(patience.call_s, sock_connect=patience.connect_s)
+        self._patience = patience
         self._session: aiohttp.ClientSession | None = None
 
     async def call(self, call: Call) -> Reply:
         """What the gateway answers. Raises GatewayUnreachableError, also for 3xx, 429 and 5xx."""
+        import aiohttp  # it takes long, and most services and commands call nobody
+
         headers = {"accept-encoding": "identity", **call.headers}
         body = None
         if call.json is not None:
@@ -68,10 +72,13 @@ class Telephone:
         if session is not None:
             await session.close()
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _opened(self) -> "aiohttp.ClientSession":
+        import aiohttp
+
         if self._session is None:
+            waits = self._patience
             self._session = aiohttp.ClientSession(
-                timeout=self._timeout,
+                timeout=aiohttp.ClientTimeout(waits.call_s, sock_connect=waits.connect_s),
                 connector=aiohttp.TCPConnector(limit=0),  # whoever calls has his own
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
@@ -86,7 +93,7 @@ def _answering(status: int) -> int:
     return status
 
 
-async def _whole(response: aiohttp.ClientResponse) -> bytes:
+async def _whole(response: "aiohttp.ClientResponse") -> bytes:
     """The body, up to a limit."""
     body = bytearray()
     async for piece in response.content.iter_any():

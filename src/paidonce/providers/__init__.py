@@ -1,20 +1,12 @@
 """The gateways that Paidonce can read, by name."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Final
 
 from paidonce.domain.masking import is_secret_name
 from paidonce.errors import ConfigurationError
-from paidonce.providers import (
-    alipay,
-    creem,
-    generic,
-    portone,
-    standard,
-    stripe,
-    tilda,
-)
 from paidonce.providers.contract import Provider, Setup
 from paidonce.settings import Settings, SourceSettings, resolve_secret
 
@@ -23,15 +15,16 @@ Configure = Callable[[Setup], Provider]
 
 ENTRY_POINTS: Final = "paidonce.providers"
 
-REGISTRY: Final[Mapping[str, Configure]] = {
-    "alipay": alipay.configure,
-    "creem": creem.configure,
-    "generic": generic.configure,
-    "portone": portone.configure,
-    "standard": standard.configure,
-    "stripe": stripe.configure,
-    "tilda": tilda.configure,
-}
+REGISTRY: Final = (
+    "alipay",
+    "creem",
+    "generic",
+    "portone",
+    "standard",
+    "stripe",
+    "tilda",
+)
+"""Each is a module here, imported for the first source that names it: some bring much along."""
 
 
 def configured_providers(settings: Settings) -> dict[str, Provider]:
@@ -40,7 +33,10 @@ def configured_providers(settings: Settings) -> dict[str, Provider]:
     providers = {
         name: _configured(name, source, accepts_test) for name, source in settings.sources.items()
     }
-    portone.refuse_shared_stores(providers)
+    if any(source.provider == "portone" for source in settings.sources.values()):
+        from paidonce.providers.portone import refuse_shared_stores
+
+        refuse_shared_stores(providers)
     return providers
 
 
@@ -74,7 +70,8 @@ def _configured(name: str, source: SourceSettings, accepts_test: bool) -> Provid
 
 def _find(provider: str, key: str) -> Configure:
     if provider in REGISTRY:
-        return REGISTRY[provider]
+        ours: Configure = import_module(f"{__name__}.{provider}").configure
+        return ours
     others = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     if provider not in others:
         known = ", ".join(sorted({*REGISTRY, *others}))

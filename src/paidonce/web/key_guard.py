@@ -2,15 +2,16 @@
 
 import time
 from hashlib import blake2b
-from typing import Final
-
-from fastapi import Request
+from typing import TYPE_CHECKING, Final
 
 from paidonce.domain.addresses import unit_of
 from paidonce.engine.bounded import Bounded
 from paidonce.engine.security_log import SecurityLog
 from paidonce.web.addresses import Addresses, named_headers
 from paidonce.web.limits import Limit, Standing
+
+if TYPE_CHECKING:
+    from fastapi import Request
 
 CLOSED_AT: Final = 10
 """From so many times the limit on, nobody is let in from the address."""
@@ -33,7 +34,7 @@ class KeyGuard:
         self._log = security_log
         self._held_s: Bounded[tuple[str, bytes], float] = Bounded(MAX_HELD)
 
-    def unit(self, request: Request) -> str:
+    def unit(self, request: "Request") -> str:
         """Who asks."""
         peer = request.client.host if request.client else None
         headers = named_headers(request.headers.raw)

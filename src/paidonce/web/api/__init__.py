@@ -31,7 +31,7 @@ __all__ = ["describe", "operators_api"]
 
 def operators_api(operations: Operations, key_guard: KeyGuard, max_body_bytes: int) -> FastAPI:
     """The application for everything that is not a delivery."""
-    api = FastAPI(title="Paidonce", version=__version__, docs_url=None, redoc_url=None)
+    api = FastAPI(title="Paidonce", version=__version__, openapi_url=None)
     api.state.operations = operations
     api.state.key_guard = key_guard
     api.add_middleware(BodyLimit, max_body_bytes=max_body_bytes)

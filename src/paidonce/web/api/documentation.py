@@ -1,12 +1,14 @@
 """The page that shows every call, and the description that it reads."""
 
 from collections.abc import Collection, Iterator
+from functools import cache
+from threading import Lock
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 
@@ -18,6 +20,7 @@ from paidonce.web.problems import CONTENT_TYPE
 
 Call = dict[str, Any]
 
+DESCRIPTION_PATH: Final = "/openapi.json"
 DELIVERY_PATH: Final = f"{PREFIX}{{source}}"
 SAMPLE_PATH: Final = f"{DELIVERY_PATH}{SAMPLES}"
 
@@ -46,7 +49,22 @@ def add_to(api: FastAPI) -> None:
 
 
 def describe(api: FastAPI, sources: Collection[str]) -> None:
-    """Make the OpenAPI description whole: deliveries, errors as they are answered, and scopes."""
+    """Add the OpenAPI description. It takes long, and is made when it is first asked for."""
+    made = cache(lambda: _description(api, sources))
+    making = Lock()
+
+    # No coroutine: FastAPI calls it in a thread, and deliveries go on meanwhile.
+    def described(request: Request) -> JSONResponse:
+        with making:
+            description = made()
+        root = request.scope.get("root_path", "").rstrip("/")
+        return JSONResponse(description | ({"servers": [{"url": root}]} if root else {}))
+
+    api.get(DESCRIPTION_PATH, include_in_schema=False)(described)
+
+
+def _description(api: FastAPI, sources: Collection[str]) -> dict[str, Any]:
+    """All of it: deliveries, errors as they are answered, and scopes."""
     description = api.openapi()
     schemas = description.setdefault("components", {}).setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):
@@ -60,6 +78,7 @@ def describe(api: FastAPI, sources: Collection[str]) -> None:
         if (path, method) in scopes:
             call["x-scope"] = scopes[path, method]
     description["paths"][DELIVERY_PATH] = {"post": _delivery(sources)}
+    return description
 
 
 def _calls(description: dict[str, Any]) -> Iterator[tuple[str, str, Call]]:
@@ -151,7 +170,7 @@ _FORM: Final = "application/x-www-form-urlencoded"
 async def _docs(request: Request) -> HTMLResponse:
     root = request.scope.get("root_path", "").rstrip("/")
     return get_swagger_ui_html(
-        openapi_url=f"{root}/openapi.json",
+        openapi_url=f"{root}{DESCRIPTION_PATH}",
         title="Paidonce",
         swagger_js_url=f"{root}/docs/assets/swagger-ui-bundle.js",
         swagger_css_url=f"{root}/docs/assets/swagger-ui.css",
