@@ -12,8 +12,10 @@ from structlog.testing import capture_logs
 from paidonce import telemetry
 from paidonce.bus.blame import Retries
 from paidonce.bus.consumer import Consumer
+from paidonce.bus.contract import Behind
 from paidonce.bus.messages import Message
 from paidonce.bus.postgres import PostgresBus, PostgresReader
+from paidonce.domain.notices import NoticeKind
 from paidonce.errors import BusAwayError, MessageRefusedError
 from paidonce.store import cursors, outbox
 from paidonce.store.db import Database
@@ -263,3 +265,34 @@ async def test_what_a_consumer_waits_for_is_logged(database: Database) -> None:
         consumer.finish()
         await running
     assert logged[0]["detail"] == "make topic x"
+
+
+async def test_people_are_told_of_messages_that_were_gone_before_they_were_taken(
+    database: Database,
+) -> None:
+    """OBS-5 BUS-1: nobody else would ever find out."""
+
+    class Forgetful(PostgresReader):
+        async def behind(self, connection: Connection) -> Behind:
+            return Behind({ABOUT: 0}, lost=3)
+
+    class ForgetfulBus(PostgresBus):
+        def reader(self, group: str, about: Collection[str]) -> Forgetful:
+            return Forgetful(group, about)
+
+    consumer = Consumer(
+        ForgetfulBus(),
+        database,
+        name=GROUP,
+        about=[ABOUT],
+        take=follow,
+        told_to={NoticeKind.BUS_LOSS: ["office"]},
+    )
+    running = asyncio.create_task(consumer.run())
+    async with asyncio.timeout(20):
+        while not (found := await rows(database, "SELECT kind, details FROM notices")):
+            await asyncio.sleep(0.01)
+    consumer.finish()
+    await running
+    (notice,) = found
+    assert (notice["kind"], orjson.loads(notice["details"])["messages"]) == ("bus_loss", "3")

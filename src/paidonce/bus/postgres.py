@@ -6,6 +6,7 @@ is moved in the transaction that takes the messages: what is taken is never sent
 
 from collections.abc import Collection, Sequence
 
+from paidonce.bus.contract import Behind
 from paidonce.bus.messages import Message, topic_of
 from paidonce.store import cursors, outbox
 from paidonce.store.outbox import Entry
@@ -61,8 +62,9 @@ class PostgresReader:
     ) -> None:
         """The table of dead letters is all that there is."""
 
-    async def behind(self, connection: Connection) -> None:
+    async def behind(self, connection: Connection) -> Behind | None:
         """The database counts it."""
+        return None
 
     async def close(self) -> None: ...
 

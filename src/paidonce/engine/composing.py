@@ -34,6 +34,7 @@ _NAMES: Final = {
     NoticeKind.CALLBACK: ("callback without a payment", "callbacks without a payment"),
     NoticeKind.FINDING: ("finding of a reconciliation", "findings of reconciliations"),
     NoticeKind.BUS_DEAD_LETTER: ("message not taken", "messages not taken"),
+    NoticeKind.BUS_LOSS: ("loss of messages", "losses of messages"),
 }
 
 
