@@ -47,6 +47,7 @@ _SEARCHED: Final = "tests/store/test_search_plans.py::test_"
 _NOTIFYING: Final = "tests/store/test_notifying.py::test_"
 _BUS_ORDER: Final = "tests/bus/test_loss_and_order.py::test_"
 _BUS_TAKEN: Final = "tests/bus/test_consumer.py::test_"
+_BURIED: Final = "tests/bus/test_dead_messages.py::test_"
 _BOOKS: Final = "tests/store/test_reconciling.py::test_"
 _KAFKA: Final = "tests/bus/test_kafka.py::test_"
 _KAFKA_READER: Final = "bus/kafka_reader.py"
@@ -1650,6 +1651,33 @@ GUARDS: Final = (
         "h.about = p.aggregate_type AND h.pos < p.pos",
         "false",
         "tests/store/test_retention.py::test_what_a_group_has_not_taken_stays_while_the_group_comes",
+        is_kin=True,
+    ),
+    Guard(
+        "a group does not get what was discarded",
+        "OPS-5",
+        "store/dead_messages.sql",
+        "discard_reason = :reason, retried_at = NULL\n",
+        "discard_reason = :reason\n",
+        f"{_BURIED}a_group_does_not_get_what_was_discarded",
+        is_kin=True,
+    ),
+    Guard(
+        "who retries or discards many waits for nobody",
+        "RET-3",
+        "store/dead_messages.sql",
+        "   FOR UPDATE SKIP LOCKED; -- locks",
+        "   FOR UPDATE; -- locks",
+        f"{_BURIED}what_a_group_has_in_hand_is_passed_over",
+        is_kin=True,
+    ),
+    Guard(
+        "what was discarded stays so when it fails again",
+        "OPS-5",
+        "store/dead_messages.sql",
+        " WHERE id = :id AND taken_at IS NULL AND discarded_at IS NULL;",
+        " WHERE id = :id AND taken_at IS NULL;",
+        f"{_BURIED}one_that_is_discarded_while_it_fails_again_stays_discarded",
         is_kin=True,
     ),
     # Payments out of a wallet.

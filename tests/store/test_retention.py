@@ -477,8 +477,8 @@ async def test_what_was_taken_is_forgotten_later_than_topics_keep_it(house: Hous
     ]
 
 
-async def test_a_dead_letter_of_the_bus_stays_until_it_is_taken(house: House) -> None:
-    """DAT-3 BUS-1"""
+async def test_a_dead_letter_of_the_bus_stays_until_it_has_ended(house: House) -> None:
+    """DAT-3 BUS-1: taken or discarded long ago, it goes."""
     await house.run(
         "INSERT INTO bus_dead_letters (consumer, event_id, topic, key, type, version, time, body,"
         " error, attempts, died_at, retried_at, taken_at) SELECT 'c', gen_random_uuid(), 't', 'k',"
@@ -488,6 +488,13 @@ async def test_a_dead_letter_of_the_bus_stays_until_it_is_taken(house: House) ->
     )
     await house.once(sweep_of("bus_dead_letters"))
     assert await house.rows("SELECT count(*) FROM bus_dead_letters") == [2]
+    await house.run(
+        "UPDATE bus_dead_letters SET discarded_at = $1, discarded_by = 'x', discard_reason = 'y'"
+        " WHERE id = (SELECT min(id) FROM bus_dead_letters)",
+        NOW - 401 * DAY,
+    )
+    await house.once(sweep_of("bus_dead_letters"))
+    assert await house.rows("SELECT count(*) FROM bus_dead_letters") == [1]
 
 
 async def keys(house: House, number: int, at: datetime) -> None:

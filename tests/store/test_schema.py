@@ -305,6 +305,7 @@ RIGHT = {
 }
 OTHER_ID = UUID(int=9)
 FAILED = {"status": "FAILED_FINAL", "error_code": "MALFORMED"}
+DISCARDED = {"discarded_at": NOW, "discarded_by": "somebody", "discard_reason": "why"}
 
 WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("wallet_payments", "wallet_payments_amount", {"amount_minor": 0}),
@@ -328,6 +329,14 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("bus_cursors", "bus_cursors_lag", {"lag": -1}),
     ("bus_dead_letters", "bus_dead_letters_attempts", {"attempts": 0}),
     ("bus_dead_letters", "bus_dead_letters_taken", {"taken_at": NOW}),
+    ("bus_dead_letters", "bus_dead_letters_discarded", {"discarded_at": NOW}),
+    ("bus_dead_letters", "bus_dead_letters_discarded", {"discard_reason": "why"}),
+    (
+        "bus_dead_letters",
+        "bus_dead_letters_one_end",
+        {"taken_at": NOW, "retried_at": NOW, **DISCARDED},
+    ),
+    ("bus_dead_letters", "bus_dead_letters_one_end", {"retried_at": NOW, **DISCARDED}),
     ("reconciliations", "reconciliations_status", {"status": "BEGUN"}),
     ("reconciliations", "reconciliations_times", {"status": "RUNNING"}),
     ("reconciliations", "reconciliations_times", {"status": "DONE"}),

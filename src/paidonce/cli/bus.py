@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
-from paidonce.cli.choosing import Limit
+from paidonce.cli import dead_messages
 from paidonce.cli.for_programs import json_text
-from paidonce.cli.terminal import Config, Json, operate, operator, show, told
+from paidonce.cli.terminal import Config, Json, operate, show, told
 
 if TYPE_CHECKING:
     from paidonce.views import BusView
@@ -17,11 +17,7 @@ ABSENT_AFTER_S: Final = 30.0
 """A group that is at work is seen every ten seconds."""
 
 commands = typer.Typer(help="Messages that leave, and who takes them.", no_args_is_help=True)
-letters = typer.Typer(help="Messages that could not be taken.", no_args_is_help=True)
-commands.add_typer(letters, name="dead-letters")
-
-Consumer = Annotated[str | None, typer.Option(help="Of this group of consumers only.")]
-LetterId = Annotated[int, typer.Argument(min=1, help="The number that `list` shows.")]
+commands.add_typer(dead_messages.commands, name="dead-letters")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -62,36 +58,3 @@ def _told_of(found: "BusView") -> Iterator[str]:
                 f"Group {group} was last at work {absent_s:.0f} s ago, and on Kafka its numbers "
                 "are of then: see that a process with its role runs, and what its log says."
             )
-
-
-@letters.command("list")
-def list_letters(
-    consumer: Consumer = None, limit: Limit = 50, config: Config = None, json: Json = False
-) -> None:
-    """List messages that could not be taken, the newest first."""
-    from paidonce.operations.paging import all_of
-
-    found = operate(
-        config, lambda verbs: all_of(verbs.dead_messages, limit=limit, consumer=consumer)
-    )
-    columns = {
-        "id": lambda one: one.id,
-        "group": lambda one: one.consumer,
-        "died": lambda one: one.died_at,
-        "type": lambda one: one.type,
-        "key": lambda one: one.key,
-        "why": lambda one: one.error,
-        "attempts": lambda one: one.attempts,
-        "retried": lambda one: one.retried_at,
-    }
-    show(found, columns, json)
-
-
-@letters.command("retry")
-def retry(letter_id: LetterId, config: Config = None, json: Json = False) -> None:
-    """Give a message to its group again. What came after it has been taken meanwhile."""
-    done = operate(config, lambda verbs: verbs.retry_dead_message(letter_id, operator()))
-    if json:
-        typer.echo(json_text(done))
-    else:
-        told.print(f"Group {done.consumer} gets message {done.event_id} again.")

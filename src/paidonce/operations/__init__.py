@@ -13,6 +13,7 @@ from paidonce.operations.replays import MAX_RATE, ReplayVerbs
 from paidonce.operations.reprocessing import ReprocessingVerbs
 from paidonce.operations.statistics import StatisticsVerbs
 from paidonce.operations.wallet_payments import WalletPaymentVerbs
+from paidonce.store.dead_messages import LetterFilter
 from paidonce.store.replays import EventFilter
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "DiscardView",
     "EventFilter",
     "Found",
+    "LetterFilter",
     "Operations",
     "OrderRequest",
     "ReplayView",

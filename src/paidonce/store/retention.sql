@@ -87,16 +87,16 @@ WITH gone AS (
 SELECT count(*) AS deleted, :after::bigint AS next, count(*) = :limit AS more FROM gone;
 
 -- name: bus_dead_letters
--- What was taken after all.
+-- What was taken after all, or discarded.
 WITH page AS (
-    SELECT id, died_at, taken_at FROM bus_dead_letters
+    SELECT id, coalesce(taken_at, discarded_at) AS ended_at FROM bus_dead_letters
      WHERE id > :after::bigint
      ORDER BY id
      LIMIT :limit::bigint
 ),
 gone AS (
     DELETE FROM bus_dead_letters
-     WHERE id = ANY (ARRAY(SELECT id FROM page WHERE taken_at < :before::timestamptz))
+     WHERE id = ANY (ARRAY(SELECT id FROM page WHERE ended_at < :before::timestamptz))
     RETURNING 1
 ),
 seen AS (

@@ -7,6 +7,7 @@ from paidonce.views.access import (
 )
 from paidonce.views.bus import (
     BusView,
+    DeadMessagesView,
     DeadMessageView,
     GroupView,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "CountsOfMethod",
     "CountsOfSource",
     "DeadMessageView",
+    "DeadMessagesView",
     "EntryView",
     "EventDetail",
     "EventView",

@@ -30,7 +30,10 @@ class BusView:
 
 @dataclass(frozen=True, slots=True)
 class DeadMessageView:
-    """A message that a group could not take. With `retried_at` the group is to get it again."""
+    """A message that a group could not take. With `retried_at` the group is to get it again.
+
+    With `discarded_at` nobody wants it any more: who said so, and why.
+    """
 
     id: int
     consumer: str
@@ -42,3 +45,15 @@ class DeadMessageView:
     attempts: int
     died_at: datetime
     retried_at: datetime | None
+    discarded_at: datetime | None
+    discarded_by: str | None
+    discard_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadMessagesView:
+    """How many dead letters were retried or discarded, or would be, and whether more match."""
+
+    number: int
+    more: bool
+    dry_run: bool

@@ -43,28 +43,37 @@ CREATE TABLE processed_events (
 CREATE INDEX processed_events_age ON processed_events (processed_at);
 
 -- Messages that a consumer could not take, for a person to look at. One that a person wants to be
--- given to its consumer again has `retried_at`; one that was taken after all has `taken_at`.
+-- given to its consumer again has `retried_at`; one that was taken after all has `taken_at`, one that
+-- nobody wants any more has `discarded_at`.
 CREATE TABLE bus_dead_letters (
-    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    consumer    text COLLATE "C" NOT NULL,
-    event_id    uuid NOT NULL,
-    topic       text COLLATE "C" NOT NULL,
-    key         text COLLATE "C" NOT NULL,
-    type        text COLLATE "C" NOT NULL,
-    version     bigint NOT NULL,
-    time        timestamptz NOT NULL,
-    body        bytea NOT NULL,
-    error       text NOT NULL,
-    attempts    integer NOT NULL,
-    died_at     timestamptz NOT NULL DEFAULT now(),
-    retried_at  timestamptz,
-    taken_at    timestamptz,
+    id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    consumer       text COLLATE "C" NOT NULL,
+    event_id       uuid NOT NULL,
+    topic          text COLLATE "C" NOT NULL,
+    key            text COLLATE "C" NOT NULL,
+    type           text COLLATE "C" NOT NULL,
+    version        bigint NOT NULL,
+    time           timestamptz NOT NULL,
+    body           bytea NOT NULL,
+    error          text NOT NULL,
+    attempts       integer NOT NULL,
+    died_at        timestamptz NOT NULL DEFAULT now(),
+    retried_at     timestamptz,
+    taken_at       timestamptz,
+    discarded_at   timestamptz,
+    discarded_by   text,
+    discard_reason text,
     UNIQUE (consumer, event_id),
     CONSTRAINT bus_dead_letters_attempts CHECK (attempts > 0),
-    CONSTRAINT bus_dead_letters_taken CHECK (taken_at IS NULL OR retried_at IS NOT NULL)
+    CONSTRAINT bus_dead_letters_taken CHECK (taken_at IS NULL OR retried_at IS NOT NULL),
+    CONSTRAINT bus_dead_letters_discarded CHECK (
+        num_nonnulls(discarded_at, discarded_by, discard_reason) IN (0, 3)),
+    CONSTRAINT bus_dead_letters_one_end CHECK (
+        discarded_at IS NULL OR (retried_at IS NULL AND taken_at IS NULL))
 );
 
-CREATE INDEX bus_dead_letters_open ON bus_dead_letters (consumer, id) WHERE taken_at IS NULL;
+CREATE INDEX bus_dead_letters_open ON bus_dead_letters (consumer, id)
+    WHERE taken_at IS NULL AND discarded_at IS NULL;
 
-CREATE INDEX bus_dead_letters_retried ON bus_dead_letters (consumer, retried_at)
+CREATE INDEX bus_dead_letters_retried ON bus_dead_letters (consumer, retried_at, id)
     WHERE retried_at IS NOT NULL AND taken_at IS NULL;
