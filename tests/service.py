@@ -187,6 +187,12 @@ def started_relay(
     return _without_port(folder, process, "publishes what is to leave")
 
 
+def started_behind_the_door(folder: Path, database_url: str, command: str) -> Service:
+    """Start `paidonce work` or `relay` with a port, where it says whether it is well."""
+    process = spawned(folder, database_url, "", None, (command, "--port", "0"))
+    return Service(folder, process, _ready_port(folder, process))
+
+
 def _without_port(folder: Path, process: subprocess.Popen[bytes], word: str) -> Service:
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline_s and process.poll() is None:

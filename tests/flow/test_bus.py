@@ -15,7 +15,7 @@ from paidonce.settings import BusSettings, load_settings
 from tests.conftest import StartService
 from tests.flow.conftest import Shared
 from tests.flow.tools import is_problem, items, paidonce, rows, until
-from tests.service import Service, paid, started_relay
+from tests.service import Service, paid, started_behind_the_door, started_relay
 
 BURIED = """
 INSERT INTO bus_dead_letters (consumer, event_id, topic, key, type, version, time, body, error,
@@ -64,6 +64,13 @@ def test_an_operator_sees_how_far_each_group_is_behind(shared: Shared, letters: 
     assert told["dead_letters"]["followers"] == 3
     assert service.metric("bus_dead_letters", consumer="followers") == 3
     assert service.metric("bus_lag", consumer="followers", about="thing") == 0
+    shared.rows(
+        "INSERT INTO bus_cursors (consumer, about, seen_at)"
+        " VALUES ('followers', 'left', now() - interval '1 day')"
+    )
+    assert 0 < service.metric("bus_absent_seconds", consumer="followers") < 3_600
+    shared.rows("UPDATE bus_cursors SET seen_at = now() - interval '2 hours' WHERE about = 'thing'")
+    assert 7_200 <= service.metric("bus_absent_seconds", consumer="followers") < 86_400
     done = paidonce(service.folder, "bus", "status")
     assert done.returncode == 0, done.stderr
     assert "followers" in done.stdout
@@ -116,6 +123,27 @@ def test_a_message_that_was_buried_is_listed_and_retried(
     assert letters[0] not in [one["id"] for one in items(service, "/bus/dead-letters")]
 
 
+def test_payments_out_of_a_wallet_that_need_a_person_are_measured(shared: Shared) -> None:
+    """OBS-2 RET-5: and callbacks that were given up."""
+    service = shared.service
+    assert service.metric("gateway_callbacks_dead") == 0
+    shared.rows(
+        "INSERT INTO wallet_payments (payment_id, wallet_id, source_id, amount_minor, currency,"
+        " request_hash, status, review, created_at, updated_at)"
+        " SELECT n::text, gen_random_uuid(), 1, 1, 'RUB', '', 'INITIATED', 'SILENT', now(), now()"
+        " FROM generate_series(1, 2) AS n"
+    )
+    shared.rows(
+        "INSERT INTO gateway_callbacks (id, source_id, transaction_id, says, event_id, status,"
+        " received_at, ended_at)"
+        " VALUES (gen_random_uuid(), 1, 't', 'failed', gen_random_uuid(), 'DEAD', now(), now())"
+    )
+    assert service.metric("wallet_payments_review", reason="SILENT") == 2
+    assert service.metric("gateway_callbacks_dead") == 1
+    shared.rows("DELETE FROM wallet_payments")
+    shared.rows("DELETE FROM gateway_callbacks")
+
+
 def test_the_command_line_lists_and_retries_them(shared: Shared, letters: list[int]) -> None:
     """OPS-5 USE-2"""
     folder = shared.service.folder
@@ -152,6 +180,35 @@ def test_relays_of_their_own_publish_and_take_over(
     finally:
         for one in relays:
             one.end(signal.SIGKILL)
+
+
+def test_a_relay_with_a_port_tells_what_it_counts(
+    start_service: StartService, database_url: str, tmp_path: Path
+) -> None:
+    """BUS-1 OBS-2 OPS-3: what it has published is read; deliveries are not taken."""
+    service = start_service(arguments=("--roles", "web"))
+    service.user("relay@example.com")
+    folder = tmp_path / "relay"
+    folder.mkdir()
+    relay = started_behind_the_door(folder, database_url, "relay")
+    try:
+        service.deliver(paid("relay-3", email="relay@example.com"))
+        assert until(lambda: relay.metric("bus_published_total") == 1)
+        assert relay.request("GET", "/healthz").http == 200
+        assert relay.deliver(paid("relay-4")).http == 404
+        assert relay.end(signal.SIGTERM) == 0
+    finally:
+        relay.end(signal.SIGKILL)
+
+
+def test_a_worker_with_a_port_says_whether_it_is_well(database_url: str, tmp_path: Path) -> None:
+    """OBS-2 OPS-3"""
+    worker = started_behind_the_door(tmp_path, database_url, "work")
+    try:
+        assert worker.request("GET", "/readyz").http == 200
+        assert worker.end(signal.SIGTERM) == 0
+    finally:
+        worker.end(signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

@@ -1680,6 +1680,15 @@ GUARDS: Final = (
         f"{_BURIED}one_that_is_discarded_while_it_fails_again_stays_discarded",
         is_kin=True,
     ),
+    Guard(
+        "the age of a message is that of its writing",
+        "OBS-2",
+        "store/outbox.sql",
+        "WHEN get_byte(uuid_send(id), 6) >> 4 = 7 THEN",
+        "WHEN false THEN",
+        f"{_PAYMENTS}a_message_that_was_just_written_is_not_old",
+        is_kin=True,
+    ),
     # Payments out of a wallet.
     Guard(
         "a success of another sum completes nothing",

@@ -13,7 +13,7 @@ from paidonce.domain.wallet_payments import Pauses, Word
 from paidonce.errors import MessageRefusedError
 from paidonce.services.gateway import Answer, Declined
 from paidonce.services.wallet import obey
-from paidonce.store import wallet_payments
+from paidonce.store import outbox, wallet_payments
 from paidonce.store.db import Database, Trouble, trouble
 from tests.services.office import Office, at_once, initiated, message, opened_office
 
@@ -301,3 +301,13 @@ async def test_a_payment_is_asked_about_by_one_at_a_time_until_the_lease_is_over
         (second,) = await wallet_payments.claim(connection, limit=10, lease_s=60.0)
         assert (first.asked, second.asked) == (1, 2)
         assert await wallet_payments.claim(connection, limit=10, lease_s=60.0) == []
+
+
+async def test_a_message_that_was_just_written_is_not_old(office: Office) -> None:
+    """OBS-2 BUS-1: what it tells of may have happened long ago, such as a webhook given again."""
+    await office.told("tx-old", "succeeded")
+    await office.rows("UPDATE outbox SET occurred_at = now() - interval '5 days'")
+    async with office.database.connection() as connection:
+        assert (await outbox.backlog(connection)).oldest_s < 3_600
+        await connection.execute("UPDATE outbox SET id = gen_random_uuid()")
+        assert (await outbox.backlog(connection)).oldest_s > 3_600

@@ -19,6 +19,9 @@ from paidonce.settings import METRICS_FOLDER, Role
 if TYPE_CHECKING:
     from paidonce.doctor import Finding
 
+Host = Annotated[str | None, typer.Option(help="Where to listen.")]
+Port = Annotated[int | None, typer.Option(help="Where to listen.")]
+
 
 def add_to(app: typer.Typer) -> None:
     """Make these commands of the program."""
@@ -28,8 +31,8 @@ def add_to(app: typer.Typer) -> None:
 
 def serve(
     config: Config = None,
-    host: Annotated[str | None, typer.Option(help="Where to listen.")] = None,
-    port: Annotated[int | None, typer.Option(help="Where to listen.")] = None,
+    host: Host = None,
+    port: Port = None,
     processes: Annotated[
         int, typer.Option(min=1, max=64, help="How many processes share the socket.")
     ] = 1,
@@ -56,20 +59,32 @@ def serve(
     sys.exit(code)
 
 
-def work(config: Config = None) -> None:
-    """Settle what waits, beside a service that runs elsewhere; any number of these may run."""
+def work(config: Config = None, host: Host = None, port: Port = None) -> None:
+    """Settle what waits, beside a service that runs elsewhere; any number of these may run.
+
+    With a host or a port it answers there whether it is well (/healthz, /readyz), and /metrics.
+    """
     from paidonce.server import work as work_until_stopped
 
-    settings, _ = chosen_settings(config)
-    run(work_until_stopped(settings, told.print))
+    if host is None and port is None:
+        settings, _ = chosen_settings(config)
+        run(work_until_stopped(settings, told.print))
+    else:
+        serve(config, host, port, 1, f"{Role.WORKER},{Role.JANITOR}")
 
 
-def relay(config: Config = None) -> None:
-    """Publish what is to leave, and tell people; one at a time does it, the others stand by."""
+def relay(config: Config = None, host: Host = None, port: Port = None) -> None:
+    """Publish what is to leave, and tell people; one at a time does it, the others stand by.
+
+    With a host or a port it answers there whether it is well (/healthz, /readyz), and /metrics.
+    """
     from paidonce.server import relay as relay_until_stopped
 
-    settings, _ = chosen_settings(config)
-    run(relay_until_stopped(settings, told.print))
+    if host is None and port is None:
+        settings, _ = chosen_settings(config)
+        run(relay_until_stopped(settings, told.print))
+    else:
+        serve(config, host, port, 1, Role.RELAY)
 
 
 def migrate(config: Config = None) -> None:

@@ -28,6 +28,7 @@ from paidonce.services import query
 from paidonce.services.facts import fact_of
 from paidonce.services.payments import PaymentService, Terms
 from paidonce.store import gateway_callbacks, listings, outbox, payment_views, wallet_payments
+from paidonce.store.planning import read_in_order
 from paidonce.store.queries import Connection
 from paidonce.views.wallet_payments import (
     CallbackView,
@@ -154,6 +155,16 @@ class WalletPaymentVerbs(WalletVerbs):
         async with self._database.connection() as connection:
             rows = await gateway_callbacks.dead(connection, last_id=below(cursor), limit=limit + 1)
         return first_of([CallbackView(**dict(row)) for row in rows], limit, lambda one: one.id)
+
+    async def wallet_payments_to_review(self) -> dict[str, int]:
+        """How many a person should look at, by reason."""
+        async with self._database.connection() as connection, read_in_order(connection):
+            return await wallet_payments.to_review(connection)
+
+    async def number_of_dead_callbacks(self) -> int:
+        """How many callbacks found no payment and were given up."""
+        async with self._database.connection() as connection, read_in_order(connection):
+            return await gateway_callbacks.number_dead(connection)
 
     async def retry_callback(self, callback_id: UUID, actor: Actor) -> None:
         """Look for its payment again, from the beginning. Raises NotFoundError."""

@@ -70,9 +70,10 @@ class Standing:
     about: str
     lag: int
     seen_at: datetime
+    absent_s: float
 
 
 async def standings(connection: Connection) -> list[Standing]:
     """Where every group stands that was ever there."""
     rows = await QUERIES["groups"].rows(connection, most=MAX_COUNTED)
-    return [Standing(r["consumer"], r["about"], r["lag"], r["seen_at"]) for r in rows]
+    return [Standing(**row) for row in rows]

@@ -46,7 +46,8 @@ WITH new AS (
     RETURNING consumer, event_id
 ), closed AS (
     UPDATE bus_dead_letters AS d
-       SET retried_at = coalesce(d.retried_at, now()), taken_at = greatest(now(), d.retried_at)
+       SET retried_at = coalesce(d.retried_at, now()), taken_at = greatest(now(), d.retried_at),
+           discarded_at = NULL, discarded_by = NULL, discard_reason = NULL
       FROM new
      WHERE d.consumer = new.consumer AND d.event_id = new.event_id AND d.taken_at IS NULL
 )
@@ -55,6 +56,7 @@ SELECT event_id FROM new;
 -- name: groups
 -- Counted up to :most. A group that reads elsewhere has said its lag itself.
 SELECT c.consumer, c.about, c.seen_at,
+       greatest(extract(epoch FROM clock_timestamp() - c.seen_at), 0)::float8 AS absent_s,
        coalesce(c.lag, (SELECT count(*)
                           FROM (SELECT 1 FROM outbox AS o
                                  WHERE o.aggregate_type = c.about AND o.pos IS NOT NULL

@@ -10,6 +10,7 @@ import asyncpg
 from paidonce.domain.events import EventId, SourceId
 from paidonce.domain.money import Money
 from paidonce.domain.wallet_payments import Said, Word
+from paidonce.store.outbox import MAX_COUNTED
 from paidonce.store.queries import Connection, load_queries
 from paidonce.store.rows import Row
 
@@ -113,6 +114,13 @@ async def put_off(connection: Connection, ids: Iterable[UUID], max_attempts: int
 async def dead(connection: Connection, *, last_id: UUID, limit: int) -> Sequence[asyncpg.Record]:
     """Those that were given up, the newest first."""
     return await QUERIES["dead"].rows(connection, last_id=last_id, limit=limit)
+
+
+async def number_dead(connection: Connection) -> int:
+    """How many were given up, up to MAX_COUNTED."""
+    row = await QUERIES["count_dead"].row(connection, most=MAX_COUNTED)
+    assert row is not None
+    return int(row["number"])
 
 
 async def wake(connection: Connection, callback_id: UUID) -> bool:

@@ -1,6 +1,6 @@
 -- name: write
 -- Each word of a transaction once. Only of a new one the outside is told; whoever sends it again
--- finds it done.
+-- finds it done. The message has the id of the callback, which tells when it was written.
 WITH new AS (
     INSERT INTO gateway_callbacks (
         id, source_id, transaction_id, says, amount_minor, currency, event_id, try_at, received_at)
@@ -16,8 +16,8 @@ WITH new AS (
     ON CONFLICT (source_id, transaction_id, says) DO NOTHING
     RETURNING id, source_id, transaction_id, says, received_at
 )
-INSERT INTO outbox (aggregate_type, aggregate_id, type, version, payload, occurred_at)
-SELECT 'gateway-callback', new.id, 'ProviderCallbackReceived', 1,
+INSERT INTO outbox (id, aggregate_type, aggregate_id, type, version, payload, occurred_at)
+SELECT new.id, 'gateway-callback', new.id, 'ProviderCallbackReceived', 1,
        jsonb_build_object(
            'callback_id', new.id, 'source', s.name, 'transaction_id', new.transaction_id,
            'says', new.says),
@@ -92,3 +92,7 @@ UPDATE gateway_callbacks
  WHERE id = :id
    AND status = 'DEAD'
 RETURNING id;
+
+-- name: count_dead
+SELECT count(*) AS number
+  FROM (SELECT 1 FROM gateway_callbacks WHERE status = 'DEAD' ORDER BY id LIMIT :most) AS few;

@@ -47,10 +47,18 @@ SELECT m.pos, m.id, c.about, coalesce(m.aggregate_name, m.aggregate_id::text) AS
  LIMIT :limit;
 
 -- name: backlog
--- Counted up to :most, so that it costs the same however much there is.
+-- Counted up to :most, so that it costs the same however much there is. An id of version 7 tells when
+-- it was written: what it is of may have happened long before, such as a callback that was given again.
+-- With the other ids everything is written as it happens.
 SELECT (SELECT count(*) FROM (SELECT 1 FROM outbox WHERE published_at IS NULL
                                LIMIT :most::bigint) AS few) AS number,
-       coalesce((SELECT extract(epoch FROM clock_timestamp() - occurred_at) FROM outbox
+       coalesce((SELECT extract(epoch FROM clock_timestamp() - CASE
+                            WHEN get_byte(uuid_send(id), 6) >> 4 = 7 THEN to_timestamp(
+                                ('x' || left(encode(uuid_send(id), 'hex'), 12))::bit(48)::bigint
+                                / 1000.0)
+                            ELSE occurred_at
+                        END)
+                   FROM outbox
                   WHERE published_at IS NULL
                   ORDER BY seq
                   LIMIT 1), 0)::float8 AS oldest_s;

@@ -9,6 +9,7 @@ import asyncpg
 
 from paidonce.domain.events import SourceId
 from paidonce.domain.wallet_payments import Initiation, WalletPayment, WalletPaymentStatus
+from paidonce.store.outbox import MAX_COUNTED
 from paidonce.store.queries import Connection, load_queries
 
 QUERIES: Final = load_queries(__file__)
@@ -106,6 +107,12 @@ async def claim(connection: Connection, *, limit: int, lease_s: float) -> list[Q
     """Take what the gateway has to be asked now, for as long as the lease."""
     rows = await QUERIES["claim"].rows(connection, limit=limit, lease_s=lease_s)
     return [Question(**dict(row)) for row in rows]
+
+
+async def to_review(connection: Connection) -> dict[str, int]:
+    """How many a person should look at, by reason, up to MAX_COUNTED in all."""
+    rows = await QUERIES["to_review"].rows(connection, most=MAX_COUNTED)
+    return {row["reason"]: row["number"] for row in rows}
 
 
 async def is_transaction_taken(

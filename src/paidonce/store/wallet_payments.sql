@@ -94,3 +94,11 @@ SELECT p.payment_id, p.wallet_id, s.name AS source, p.amount_minor, p.currency, 
    AND p.review = :review -- review
  ORDER BY p.payment_id
  LIMIT :limit;
+
+-- name: to_review
+SELECT review AS reason, count(*) AS number
+  FROM (SELECT review FROM wallet_payments
+         WHERE review IS NOT NULL
+         ORDER BY payment_id
+         LIMIT :most) AS few
+ GROUP BY review;

@@ -210,6 +210,14 @@ BUS_ABSENT: Final = Measure(
 OPEN_DEAD_LETTERS: Final = Measure(
     "bus_dead_letters", "Messages that wait for a person.", ("consumer",)
 )
+WALLET_PAYMENTS_REVIEW: Final = Measure(
+    "wallet_payments_review",
+    "Payments out of a wallet that a person should look at.",
+    ("reason",),
+)
+DEAD_CALLBACKS: Final = Measure(
+    "gateway_callbacks_dead", "Callbacks that found no payment and wait for a person."
+)
 
 
 def counted() -> CollectorRegistry:

@@ -7,12 +7,16 @@ from uuid import UUID
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group of consumers in one topic. It has come for messages at `seen_at` last."""
+    """A group of consumers in one topic. It has come for messages at `seen_at` last.
+
+    That is `absent_s` seconds ago.
+    """
 
     consumer: str
     about: str
     lag: int
     seen_at: datetime
+    absent_s: float
 
 
 @dataclass(frozen=True, slots=True)

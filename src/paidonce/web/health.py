@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from fastapi import FastAPI, Response
@@ -134,6 +133,8 @@ async def _measured(operations: Operations) -> list[Metric]:
         findings = await operations.open_findings()
         reconciled = await operations.last_reconciled()
         bus = await operations.bus_status()
+        wallet_review = await operations.wallet_payments_to_review()
+        dead_callbacks = await operations.number_of_dead_callbacks()
     except PaidonceError:
         return []
     waiting = {row["status"]: row for row in backlog}
@@ -164,18 +165,23 @@ async def _measured(operations: Operations) -> list[Metric]:
             {(row["source"], row["kind"]): row["number"] for row in findings}
         ),
         telemetry.RECONCILIATION_AGE.family({(row["source"],): row["age_s"] for row in reconciled}),
+        telemetry.WALLET_PAYMENTS_REVIEW.family(
+            {(reason,): number for reason, number in wallet_review.items()}
+        ),
+        telemetry.DEAD_CALLBACKS.family({(): dead_callbacks}),
         *_measured_bus(bus),
     ]
 
 
 def _measured_bus(bus: BusView) -> list[Metric]:
-    now = datetime.now(UTC)
-    absent_s = {(one.consumer,): (now - one.seen_at).total_seconds() for one in bus.groups}
+    absent_s: dict[tuple[str, ...], float] = {}
+    for one in bus.groups:  # since it was seen in any of its topics: it may have left another
+        absent_s[(one.consumer,)] = min(one.absent_s, absent_s.get((one.consumer,), one.absent_s))
     return [
         telemetry.UNPUBLISHED.family({(): bus.unpublished}),
         telemetry.OLDEST_UNPUBLISHED.family({(): bus.oldest_unpublished_s}),
         telemetry.BUS_LAG.family({(one.consumer, one.about): one.lag for one in bus.groups}),
-        telemetry.BUS_ABSENT.family({who: max(since_s, 0.0) for who, since_s in absent_s.items()}),
+        telemetry.BUS_ABSENT.family(absent_s),
         telemetry.OPEN_DEAD_LETTERS.family({(name,): n for name, n in bus.dead_letters.items()}),
     ]
 
