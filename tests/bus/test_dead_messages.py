@@ -7,7 +7,7 @@ from paidonce.errors import MessageRefusedError
 from paidonce.store import dead_messages
 from paidonce.store.db import Database
 from paidonce.store.dead_messages import Buried, LetterFilter
-from tests.bus.test_consumer import POISON, Picky, drained
+from tests.bus.poison import POISON, Picky, drained
 from tests.bus.traffic import follower, relay_all, rows, told
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
@@ -41,6 +41,12 @@ async def retry(database: Database, letter_ids: list[int]) -> list[Buried]:
 async def discard(database: Database, letter_ids: list[int]) -> list[Buried]:
     async with database.transaction() as connection:
         return await dead_messages.discard(connection, letter_ids, actor="me", reason="why")
+
+
+async def forget(database: Database) -> None:
+    """Nobody knows any more what the groups have taken, and everything comes again."""
+    await rows(database, "DELETE FROM processed_events")
+    await rows(database, "UPDATE bus_cursors SET pos = 0")
 
 
 async def test_a_group_does_not_get_what_was_discarded(database: Database) -> None:
@@ -101,13 +107,20 @@ async def test_one_that_was_discarded_and_comes_and_fails_again_is_open_again(
     """BUS-1 OPS-5: a person has to know of it."""
     await told(database, POISON)
     await relay_all(database)
-    consumer = follower(database, take=Picky(MessageRefusedError("not yet")).take)
+    picky = Picky(MessageRefusedError("not yet"))
+    consumer = follower(database, take=picky.take)
     await drained(consumer)
     (letter,) = await rows(database, "SELECT id FROM bus_dead_letters")
     await discard(database, [letter["id"]])
-    await rows(database, "DELETE FROM processed_events")
-    await rows(database, "UPDATE bus_cursors SET pos = 0")
+    await forget(database)
     await drained(consumer)
     (letter,) = await rows(database, "SELECT * FROM bus_dead_letters")
     assert (letter["discarded_at"], letter["discard_reason"], letter["attempts"]) == (None, None, 2)
+
+    await discard(database, [letter["id"]])
+    picky.is_cured = True
+    await forget(database)
+    await drained(consumer)
+    (letter,) = await rows(database, "SELECT * FROM bus_dead_letters")
+    assert (letter["discarded_at"], letter["taken_at"] is None) == (None, False), "taken after all"
     await consumer.close()
