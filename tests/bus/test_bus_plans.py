@@ -1,6 +1,7 @@
 """What relay and consumers ask costs the same, however much was published before (DAT-2)."""
 
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Any, Final
 
 import pytest
@@ -62,6 +63,8 @@ def assert_few(nodes: list[Node], limit: int) -> None:
             assert touched * node["Actual Loops"] <= limit, node
 
 
+OPEN_LETTERS: Final = dead_messages.QUERIES["list"].without("discarded")
+ANY_LETTER: Final[dict[str, Any]] = {**asdict(dead_messages.LetterFilter()), "limit": 50}
 MOST: Final[dict[str, Any]] = {"most": outbox.MAX_COUNTED}
 
 
@@ -83,6 +86,9 @@ MOST: Final[dict[str, Any]] = {"most": outbox.MAX_COUNTED}
         (cursors.QUERIES["lock"], {"consumer": "c", "about": ["thing"]}, 0),
         (dead_messages.QUERIES["next_retried"], {"consumer": "c"}, 0),
         (dead_messages.QUERIES["count_open"], MOST, 0),
+        (OPEN_LETTERS, {**ANY_LETTER, "after": None}, 0),
+        (OPEN_LETTERS, {**ANY_LETTER, "consumer": "c", "after": HISTORY}, 0),
+        (dead_messages.QUERIES["lock_page"], {**ANY_LETTER, "after": 0}, 0),
     ],
     ids=[
         "unpublished",
@@ -96,6 +102,9 @@ MOST: Final[dict[str, Any]] = {"most": outbox.MAX_COUNTED}
         "locking",
         "retried",
         "dead letters",
+        "list of all",
+        "list of a group",
+        "all that match",
     ],
 )
 async def test_what_was_taken_long_ago_is_not_touched(

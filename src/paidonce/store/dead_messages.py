@@ -10,6 +10,8 @@ from paidonce.store.outbox import MAX_COUNTED
 from paidonce.store.queries import Connection, load_queries
 
 QUERIES: Final = load_queries(__file__)
+_OPEN: Final = QUERIES["list"].without("discarded")
+_DISCARDED: Final = QUERIES["list"].without("open")
 _LOCK_ASKED_TOO: Final = QUERIES["lock_page"].without("unasked")
 
 
@@ -106,9 +108,8 @@ async def listed(
     limit: int,
 ) -> list[Buried]:
     """Those that wait for a person, or were discarded, the newest first, older than `after`."""
-    rows = await QUERIES["list"].rows(
-        connection, **asdict(chosen), is_discarded=is_discarded, after=after, limit=limit
-    )
+    query = _DISCARDED if is_discarded else _OPEN
+    rows = await query.rows(connection, **asdict(chosen), after=after, limit=limit)
     return [Buried(**row) for row in rows]
 
 

@@ -9,11 +9,13 @@ ON CONFLICT (consumer, event_id) DO UPDATE
        discarded_at = NULL, discarded_by = NULL, discard_reason = NULL;
 
 -- name: list
+-- Of the two sorts, whoever asks leaves out one.
 SELECT id, consumer, event_id, topic, key, type, error, attempts, died_at, retried_at,
        discarded_at, discarded_by, discard_reason
   FROM bus_dead_letters
  WHERE taken_at IS NULL
-   AND (discarded_at IS NOT NULL) = :is_discarded::boolean
+   AND discarded_at IS NULL -- open
+   AND discarded_at IS NOT NULL -- discarded
    AND (:consumer::text IS NULL OR consumer = :consumer)
    AND (:type::text IS NULL OR type = :type)
    AND (:topic::text IS NULL OR topic = :topic)

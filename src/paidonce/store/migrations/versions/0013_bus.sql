@@ -75,5 +75,8 @@ CREATE TABLE bus_dead_letters (
 CREATE INDEX bus_dead_letters_open ON bus_dead_letters (consumer, id)
     WHERE taken_at IS NULL AND discarded_at IS NULL;
 
+CREATE INDEX bus_dead_letters_open_of_all ON bus_dead_letters (id)
+    WHERE taken_at IS NULL AND discarded_at IS NULL;
+
 CREATE INDEX bus_dead_letters_retried ON bus_dead_letters (consumer, retried_at, id)
     WHERE retried_at IS NOT NULL AND taken_at IS NULL;
