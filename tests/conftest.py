@@ -77,6 +77,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Half as many again as there are cores: a worker often waits for the processes it started."""
+    return (os.cpu_count() or 1) * 3 // 2
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """A worker of pytest-xdist has ended."""
     node.config.stash[BROKERS].update(getattr(node, "workeroutput", {}).get("brokers", ()))
