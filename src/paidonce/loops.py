@@ -27,6 +27,8 @@ class Loop(Protocol):
 def start(stack: AsyncExitStack, loops: Sequence[Loop]) -> None:
     """Run the loops side by side; at the end they may finish, and are then cut off, all at once."""
     tasks = [asyncio.create_task(loop.run(), name=type(loop).__name__) for loop in loops]
+    for task in tasks:
+        task.add_done_callback(_tell_why)
 
     async def stop() -> None:
         for loop in loops:
@@ -40,3 +42,9 @@ def start(stack: AsyncExitStack, loops: Sequence[Loop]) -> None:
 
     if loops:
         stack.push_async_callback(stop)
+
+
+def _tell_why(task: asyncio.Task[None]) -> None:
+    """A loop that ends by an error would be missed by nobody until much later."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("loop_ended", what=task.get_name(), exc_info=error)

@@ -296,3 +296,32 @@ async def test_people_are_told_of_messages_that_were_gone_before_they_were_taken
     await running
     (notice,) = found
     assert (notice["kind"], orjson.loads(notice["details"])["messages"]) == ("bus_loss", "3")
+
+
+async def test_a_group_that_cannot_count_how_far_it_is_behind_goes_on(database: Database) -> None:
+    """BUS-1: a part of the bus is silent; what the others give is taken, and the group is seen."""
+
+    class Silent(PostgresReader):
+        async def behind(self, connection: Connection) -> Behind:
+            raise BusAwayError("no leader")
+
+    class SilentBus(PostgresBus):
+        def reader(self, group: str, about: Collection[str]) -> Silent:
+            return Silent(group, about)
+
+    await told(database, "a")
+    await relay_all(database)
+    async with database.connection() as connection:
+        await cursors.appear(connection, GROUP, [ABOUT])
+        await connection.execute("UPDATE bus_cursors SET seen_at = now() - interval '1 day'")
+    consumer = Consumer(SilentBus(), database, name=GROUP, about=[ABOUT], take=follow)
+    running = asyncio.create_task(consumer.run())
+    async with asyncio.timeout(20):
+        while not await followed(database):
+            await asyncio.sleep(0.01)
+    consumer.finish()
+    await running
+    (seen,) = await rows(
+        database, "SELECT seen_at > now() - interval '1 hour' AS is_recent FROM bus_cursors"
+    )
+    assert seen["is_recent"]

@@ -1630,7 +1630,7 @@ GUARDS: Final = (
         "what Kafka has deleted is told",
         "BUS-1",
         "bus/kafka_reader.py",
-        "return begin - committed.offset",
+        "return max(begin - known, 0)",
         "return 0",
         f"{_KAFKA}what_is_deleted_before_it_is_read_is_told_once",
         is_kin=True,

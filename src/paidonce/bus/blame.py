@@ -11,7 +11,6 @@ from typing import Final
 from uuid import UUID
 
 from paidonce.bus.messages import Message
-from paidonce.errors import MessageRefusedError
 
 MAX_RERUNS: Final = 20
 """How often in a row a lost race is run again before it counts as a failure."""
@@ -41,7 +40,7 @@ class Failure:
     """How often a message failed alone, at last with which error, and whether that is enough."""
 
     attempts: int
-    error: Exception
+    error: str
     is_final: bool
 
 
@@ -76,19 +75,22 @@ class Blame:
         self._reruns = 0
         return None
 
-    def failed(self, messages: Sequence[Message], error: Exception) -> float:
-        """None of these was taken; returns the pause before the next try."""
+    def failed(self, messages: Sequence[Message], error: str, *, is_refused: bool = False) -> float:
+        """None of these was taken; returns the pause before the next try.
+
+        One that is refused is not tried again.
+        """
         self._reruns = 0
         hopeful = [one for one in messages if self.final(one) is None]
         if len(hopeful) == 1:
-            return self._failed_alone(hopeful[0], error)
+            return self._failed_alone(hopeful[0], error, is_refused)
         self.limit = max(len(messages) // 2, 1)
         return 0.0 if hopeful else PAUSE_AFTER_FAILURE_S
 
-    def _failed_alone(self, message: Message, error: Exception) -> float:
+    def _failed_alone(self, message: Message, error: str, is_refused: bool) -> float:
         before = self._failures.pop(message.id, None)
         attempts = before.attempts + 1 if before else 1
-        is_final = isinstance(error, MessageRefusedError) or attempts >= self._retries.attempts
+        is_final = is_refused or attempts >= self._retries.attempts
         self._failures[message.id] = Failure(attempts, error, is_final)
         while len(self._failures) > MAX_FAILURES_KNOWN:
             del self._failures[next(iter(self._failures))]

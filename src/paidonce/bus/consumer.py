@@ -16,12 +16,12 @@ from paidonce import telemetry
 from paidonce.awaiting import comes_within
 from paidonce.bus.blame import PAUSE_AFTER_FAILURE_S, Blame, Retries
 from paidonce.bus.contract import Bus, Take
-from paidonce.bus.dead_letters import DeadLetters
+from paidonce.bus.dead_letters import DeadLetters, told
 from paidonce.bus.messages import Message
 from paidonce.bus.ring import FASTEST_POLL_S, Patience, Ring
 from paidonce.crashpoints import Point, passing
 from paidonce.domain.notices import NoticeKind
-from paidonce.errors import BusAwayError
+from paidonce.errors import BusAwayError, MessageRefusedError
 from paidonce.store import cursors, notices
 from paidonce.store.db import Database, Trouble, is_away, trouble
 from paidonce.store.notices import Notice, Telling
@@ -33,6 +33,7 @@ log = logger(__name__)
 MAX_BATCH: Final = 500
 LOOK_EVERY_S: Final = 1.0
 """How often to look for what an operator wants to be taken again."""
+LOOK_S: Final = 0.5
 SEEN_EVERY_S: Final = 10.0
 
 
@@ -76,6 +77,7 @@ class Consumer:
         self._fresh: Sequence[Message] = ()
         self._connection: Connection | None = None
         self._seen_due_s = 0.0
+        self._untold_losses = 0
         self._look_due_s = 0.0
         self._stop_asked = asyncio.Event()
 
@@ -118,9 +120,9 @@ class Consumer:
             connection = await self._connected()
             if await self._reader.wait(connection, self._blame.limit):
                 await self._take_batch(connection)
-        except BaseException as error:
+        except Exception as error:  # who is cut off rewinds when it waits again, if ever
             await self._reader.rewind()
-            if not isinstance(error, Exception) or self._is_away(error):
+            if self._is_away(error):
                 raise
             return _Turn(pause_s=self._fail(error))
         if self._fetched:
@@ -185,7 +187,8 @@ class Consumer:
         """Nothing of the batch was taken; returns the pause before the next try."""
         if trouble(error) is Trouble.RERUN and (pause_s := self._blame.lost_race()) is not None:
             return pause_s
-        pause_s = self._blame.failed(self._fresh, error)
+        is_refused = isinstance(error, MessageRefusedError)
+        pause_s = self._blame.failed(self._fresh, told(error), is_refused=is_refused)
         named = _named(self._fresh[0]) if len(self._fresh) == 1 else {"count": len(self._fresh)}
         log.warning("messages_failed", consumer=self._name, **named, exc_info=error)
         return pause_s
@@ -216,26 +219,40 @@ class Consumer:
         """Say now and then that the group is at work, and how far behind it is."""
         if time.monotonic() < self._seen_due_s:
             return
-        self._seen_due_s = time.monotonic() + SEEN_EVERY_S
         connection = await self._connected()
-        behind = await self._reader.behind(connection)
-        lags = None if behind is None else behind.lags
-        await cursors.be_seen(connection, self._name, self._about, lags)
-        if behind is not None and behind.lost:
-            await self._tell_of_loss(connection, behind.lost)
+        try:
+            behind = await self._reader.behind(connection)
+        except BusAwayError as error:
+            # A part of a bus may be silent: what the others give is taken all the same.
+            log.warning("lag_unknown", consumer=self._name, detail=str(error))
+            await cursors.be_here(connection, self._name, self._about)
+        else:
+            lags = None if behind is None else behind.lags
+            self._untold_losses += 0 if behind is None else behind.lost
+            await cursors.be_seen(connection, self._name, self._about, lags)
+        self._seen_due_s = time.monotonic() + SEEN_EVERY_S
+        if self._untold_losses:
+            await self._tell_of_losses(connection)
 
-    async def _tell_of_loss(self, connection: Connection, number: int) -> None:
-        log.error("messages_gone_untaken", consumer=self._name, count=number)
-        telemetry.bound(telemetry.BUS_LOST, self._name).inc(number)
+    async def _tell_of_losses(self, connection: Connection) -> None:
+        number = self._untold_losses
         details = notices.clean({"consumer": self._name, "messages": number})
         notice = Notice(NoticeKind.BUS_LOSS, datetime.now(UTC), details=details)
         await notices.add(connection, self._told_to, notice)
+        log.error("messages_gone_untaken", consumer=self._name, count=number)
+        telemetry.bound(telemetry.BUS_LOST, self._name).inc(number)
+        self._untold_losses = 0
 
     async def _look_for_retries(self) -> None:
-        if time.monotonic() >= self._look_due_s:
-            self._look_due_s = time.monotonic() + LOOK_EVERY_S
-            if await self.retry_once():
+        """Take dead letters for a moment; what is new must not wait for all of them."""
+        begun_s = time.monotonic()
+        if begun_s < self._look_due_s:
+            return
+        self._look_due_s = begun_s + LOOK_EVERY_S
+        while not self._stop_asked.is_set() and await self.retry_once():
+            if time.monotonic() > begun_s + LOOK_S:
                 self._look_due_s = 0.0
+                return
 
     def _is_away(self, error: Exception) -> bool:
         return isinstance(error, BusAwayError) or is_away(error, self._connection)

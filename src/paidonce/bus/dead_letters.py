@@ -30,7 +30,6 @@ class DeadLetters:
         self, connection: Connection, reader: Reader, message: Message, failure: Failure
     ) -> None:
         """Keep the message for a person, in the transaction that passes over it."""
-        error = _told(failure.error)
         await dead_messages.bury(
             connection,
             consumer=self._group,
@@ -41,12 +40,12 @@ class DeadLetters:
             version=message.version,
             time=message.time,
             body=message.body,
-            error=error,
+            error=failure.error,
             attempts=failure.attempts,
         )
-        await reader.bury(connection, message, error, failure.attempts)
+        await reader.bury(connection, message, failure.error, failure.attempts)
         said = {"consumer": self._group, "type": message.type, "key": message.key}
-        details = notices.clean({**said, "message": error})
+        details = notices.clean({**said, "message": failure.error})
         notice = Notice(NoticeKind.BUS_DEAD_LETTER, datetime.now(UTC), details=details)
         await notices.add(connection, self._told_to, notice)
 
@@ -78,7 +77,7 @@ class DeadLetters:
             return False
         self._lost_races = 0
         log.warning("dead_letter_failed_again", letter_id=letter.id, exc_info=error)
-        await dead_messages.failed_again(connection, letter.id, _told(error))
+        await dead_messages.failed_again(connection, letter.id, told(error))
         return True
 
 
@@ -94,7 +93,7 @@ def _message_of(letter: Retried) -> Message:
     )
 
 
-def _told(error: Exception) -> str:
+def told(error: Exception) -> str:
     """What is kept of an error. Others' own words may hold what is in the message."""
     refused = isinstance(error, MessageRefusedError)
     return notices.shown(f"{error}" if refused else type(error).__name__)

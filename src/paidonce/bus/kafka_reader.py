@@ -20,7 +20,7 @@ from paidonce.bus.cloud_events import MAX_BODY_BYTES, MAX_KEY_BYTES, headers_of,
 from paidonce.bus.contract import Behind
 from paidonce.bus.kafka_options import KafkaOptions
 from paidonce.bus.kafka_publisher import Publisher, Record
-from paidonce.bus.kafka_topics import TIMEOUT_S, Topics, away
+from paidonce.bus.kafka_topics import LOOK_TIMEOUT_S, Topics, away
 from paidonce.bus.messages import Message, topic_of
 from paidonce.errors import BusAwayError, MessageRefusedError
 from paidonce.store.queries import Connection
@@ -77,7 +77,7 @@ class KafkaReader:
         self._thread = ClientThread(f"kafka-reader-{group}")
         self._consumer: Consumer | None = None
         self._messages: Sequence[Message] = ()
-        self._gaps: set[tuple[Place, int]] = set()  # that were told of
+        self._gaps: dict[Place, int] = {}  # where those end that were told of
         self._in_hand: dict[Place, tuple[int, int]] = {}  # offsets: the first, the one to go on at
         self._taken: dict[Place, int] = {}  # offsets to go on at that are not yet committed
         self._buried: set[tuple[Place, int]] = set()  # of what is in hand, or was before a rewind
@@ -216,7 +216,8 @@ class KafkaReader:
         # back ends the process: librdkafka up to 2.16.1 looks for a group that it does not have.
         consumer = self._consumer or self._join()
         try:
-            committed = consumer.committed(self._topics.places(self._names), timeout=TIMEOUT_S)
+            places = self._topics.places(self._names)
+            committed = consumer.committed(places, timeout=LOOK_TIMEOUT_S)
         except KafkaException as error:
             raise away(error) from None
         lags = dict.fromkeys(self._about.values(), 0)
@@ -228,11 +229,12 @@ class KafkaReader:
 
     def _untold_gap(self, committed: TopicPartition, begin: int) -> int:
         """How many messages Kafka has deleted that the group had still to read, told once."""
-        gap = (committed.topic, committed.partition), begin
-        if committed.offset < 0 or committed.offset >= begin or gap in self._gaps:
+        if committed.offset < 0:
             return 0
-        self._gaps = {one for one in self._gaps if one[0] != gap[0]} | {gap}
-        return begin - committed.offset
+        place = committed.topic, committed.partition
+        known = max(committed.offset, self._gaps.get(place, 0))
+        self._gaps[place] = max(begin, known)
+        return max(begin - known, 0)
 
     def _rewind(self) -> None:
         """Go back to the first of what is in hand; by joining anew, where it cannot be done."""

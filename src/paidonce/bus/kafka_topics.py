@@ -14,6 +14,8 @@ from paidonce.bus.kafka_options import KafkaOptions
 from paidonce.errors import BusAwayError
 
 TIMEOUT_S: Final = 10.0
+LOOK_TIMEOUT_S: Final = 3.0
+"""For what is only to be shown. Nothing is taken meanwhile."""
 HOUR_MS: Final = 3600 * 1000
 KEPT_MS: Final = 7 * 24 * HOUR_MS
 """Less than `processed_events` are, so that nothing is forgotten that may still come again."""
@@ -50,7 +52,7 @@ class Topics:
         """Make those that are missing. Raises BusAwayError, which names the remedy."""
         if self._known.issuperset(names):
             return
-        missing = set(names) - self._partitions().keys()
+        missing = set(names) - self._partitions(TIMEOUT_S).keys()
         if missing:
             made = self._admin.create_topics([self._new(name) for name in sorted(missing)])
             for name, future in made.items():
@@ -63,7 +65,7 @@ class Topics:
 
     def places(self, names: Collection[str]) -> list[TopicPartition]:
         """Every partition of these topics. Raises BusAwayError."""
-        there = self._partitions()
+        there = self._partitions(LOOK_TIMEOUT_S)
         return [TopicPartition(name, n) for name in names for n in range(there.get(name, 0))]
 
     def extents(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, Extent]:
@@ -76,9 +78,9 @@ class Topics:
         keys = {at: (at.topic, at.partition) for at in places}
         return {at: Extent(begins[key], ends[key]) for at, key in keys.items()}
 
-    def _partitions(self) -> Mapping[str, int]:
+    def _partitions(self, timeout_s: float) -> Mapping[str, int]:
         try:
-            topics = self._admin.list_topics(timeout=TIMEOUT_S).topics
+            topics = self._admin.list_topics(timeout=timeout_s).topics
         except KafkaException as error:
             raise away(error) from None
         return {name: len(topic.partitions) for name, topic in topics.items()}
@@ -88,7 +90,7 @@ class Topics:
     ) -> Mapping[tuple[str, int], int]:
         asked = self._admin.list_offsets(dict.fromkeys(places, spec))
         return {
-            (at.topic, at.partition): future.result(TIMEOUT_S).offset
+            (at.topic, at.partition): future.result(LOOK_TIMEOUT_S).offset
             for at, future in asked.items()
         }
 

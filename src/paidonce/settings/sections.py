@@ -23,7 +23,8 @@ from pydantic_settings import (
 )
 
 SHORTEST_PAYLOADS_DAYS: Final = 31
-SHORTEST_PROCESSED_DAYS: Final = 7
+SHORTEST_PROCESSED_DAYS: Final = 8
+"""On Kafka a topic keeps messages for 7 days and a segment."""
 LONGEST_HANDLER_S: Final = 25.0
 """Less than a session may be idle in a transaction."""
 LONGEST_RESERVATION_S: Final = 366 * 86_400

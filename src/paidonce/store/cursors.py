@@ -53,6 +53,11 @@ async def be_seen(
     )
 
 
+async def be_here(connection: Connection, consumer: str, about: Collection[str]) -> None:
+    """The group is at work, and does not know how far behind it is."""
+    await QUERIES["be_here"].run(connection, consumer=consumer, about=list(about))
+
+
 async def claim(connection: Connection, consumer: str, ids: Collection[UUID]) -> set[UUID]:
     """Those of the messages that the group has not taken yet; from the commit on it has.
 

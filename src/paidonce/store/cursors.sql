@@ -36,6 +36,14 @@ UPDATE bus_cursors AS c
            FOR UPDATE OF f SKIP LOCKED) AS free
  WHERE c.consumer = free.consumer AND c.about = free.about;
 
+-- name: be_here
+UPDATE bus_cursors AS c
+   SET seen_at = now()
+  FROM (SELECT f.consumer, f.about FROM bus_cursors AS f
+         WHERE f.consumer = :consumer AND f.about = ANY (:about::text[])
+           FOR UPDATE SKIP LOCKED) AS free
+ WHERE c.consumer = free.consumer AND c.about = free.about;
+
 -- name: claim
 -- In the transaction of the effect: whoever else has the same message waits for its end. Sorted, so
 -- that two of them do not wait for each other.

@@ -4,7 +4,7 @@ ALTER TABLE outbox
     ADD COLUMN aggregate_name text COLLATE "C",
     ALTER COLUMN aggregate_id DROP NOT NULL;
 
--- Those that are there have an id, so that nobody has to wait until all of them are read.
+-- Those that are there have an id. The index below is made by reading all of them once.
 ALTER TABLE outbox ADD CONSTRAINT outbox_key
     CHECK ((aggregate_id IS NULL) = (aggregate_name IS NOT NULL)) NOT VALID;
 
