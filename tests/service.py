@@ -168,7 +168,7 @@ def started_service(
     """Start `paidonce serve`, on a free port unless one is given, and wait until it is ready."""
     command = ("serve", "--port", str(port), *arguments)
     process = spawned(folder, database_url, config, environment, command)
-    return Service(folder, process, _ready_port(folder, process))
+    return Service(folder, process, _ready_port(folder, process, port))
 
 
 def started_worker(
@@ -224,16 +224,19 @@ def spawned(
         )
 
 
-def _ready_port(folder: Path, process: subprocess.Popen[bytes]) -> int:
-    """Its port. One that was told to die soon may have been ready, and be dead already."""
+def _ready_port(folder: Path, process: subprocess.Popen[bytes], wanted: int = 0) -> int:
+    """Its port. One that was told to die soon may be dead already, by what was left to it."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
     is_alive = True
     while time.monotonic() < deadline_s and is_alive:
         is_alive = process.poll() is None
         told = (folder / "stderr").read_text(encoding="utf-8")
         found = re.search(r"running at http://127\.0\.0\.1:(\d+)", told)
-        if found and (process.poll() == -signal.SIGKILL or _is_ready(int(found[1]))):
-            return int(found[1])
+        port = int(found[1]) if found else wanted
+        if port and process.poll() == -signal.SIGKILL:
+            return port
+        if found and _is_ready(port):
+            return port
         time.sleep(0.05)
     raise _did_not_start(folder, process)
 
