@@ -1,7 +1,6 @@
 """`bus`: what is published, what is taken, and what could not be."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -50,8 +49,9 @@ def _told_of(found: "BusView") -> Iterator[str]:
     dead = [f"{number} of {group}" for group, number in found.dead_letters.items() if number]
     if dead:
         yield f"Dead letters: {', '.join(dead)}; see `paidonce bus dead-letters list`."
-    now = datetime.now(UTC)
-    absent = {one.consumer: (now - one.seen_at).total_seconds() for one in found.groups}
+    absent: dict[str, float] = {}
+    for one in found.groups:  # a group is at work if it is with one of its topics
+        absent[one.consumer] = min(one.absent_s, absent.get(one.consumer, one.absent_s))
     for group, absent_s in sorted(absent.items()):
         if absent_s > ABSENT_AFTER_S:
             yield (

@@ -25,7 +25,13 @@ class NewWalletPayment(BaseModel):
 
 def add_to(api: FastAPI) -> None:
     """Add these calls."""
+    _add_payments(api)
+    _add_decisions(api)
+    _add_what_is_shown(api)
+    _add_callbacks(api)
 
+
+def _add_payments(api: FastAPI) -> None:
     @api.post(
         "/api/v1/wallet-payments",
         status_code=status.HTTP_202_ACCEPTED,
@@ -60,6 +66,10 @@ def add_to(api: FastAPI) -> None:
         """
         return page(await verbs.wallet_payments(limit=limit, cursor=cursor, review=review))
 
+
+def _add_decisions(api: FastAPI) -> None:
+    """What a person decides. Before what is shown: a payment's id may hold slashes."""
+
     @api.post("/api/v1/wallet-payments/{payment_id:path}/recover", tags=["wallet payments"])
     async def recover_wallet_payment(
         payment_id: Reference, verbs: Verbs, actor: Operator
@@ -80,6 +90,8 @@ def add_to(api: FastAPI) -> None:
         """
         return await verbs.give_up_wallet_payment(payment_id, actor)
 
+
+def _add_what_is_shown(api: FastAPI) -> None:
     @api.get("/api/v1/wallet-payments/{payment_id:path}", tags=["wallet payments"])
     async def get_wallet_payment(
         payment_id: Reference, verbs: Verbs, actor: Reader
@@ -94,6 +106,8 @@ def add_to(api: FastAPI) -> None:
         """What the query service shows of a payment; it may be a moment behind."""
         return await verbs.payment_state(payment_id)
 
+
+def _add_callbacks(api: FastAPI) -> None:
     @api.get("/api/v1/gateway-callbacks", tags=["wallet payments"])
     async def list_dead_callbacks(
         verbs: Verbs, actor: Reader, limit: Limit = 50, cursor: UUID | None = None
