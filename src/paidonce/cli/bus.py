@@ -49,10 +49,7 @@ def _told_of(found: "BusView") -> Iterator[str]:
     dead = [f"{number} of {group}" for group, number in found.dead_letters.items() if number]
     if dead:
         yield f"Dead letters: {', '.join(dead)}; see `paidonce bus dead-letters list`."
-    absent: dict[str, float] = {}
-    for one in found.groups:  # a group is at work if it is with one of its topics
-        absent[one.consumer] = min(one.absent_s, absent.get(one.consumer, one.absent_s))
-    for group, absent_s in sorted(absent.items()):
+    for group, absent_s in sorted(found.absences().items()):
         if absent_s > ABSENT_AFTER_S:
             yield (
                 f"Group {group} was last at work {absent_s:.0f} s ago, and on Kafka its numbers "

@@ -31,6 +31,13 @@ class BusView:
     groups: list[GroupView]
     dead_letters: dict[str, int]
 
+    def absences(self) -> dict[str, float]:
+        """For how long each group was not seen in any of its topics: it may have left one."""
+        found: dict[str, float] = {}
+        for one in self.groups:
+            found[one.consumer] = min(one.absent_s, found.get(one.consumer, one.absent_s))
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class DeadMessageView:

@@ -174,14 +174,11 @@ async def _measured(operations: Operations) -> list[Metric]:
 
 
 def _measured_bus(bus: BusView) -> list[Metric]:
-    absent_s: dict[tuple[str, ...], float] = {}
-    for one in bus.groups:  # since it was seen in any of its topics: it may have left another
-        absent_s[(one.consumer,)] = min(one.absent_s, absent_s.get((one.consumer,), one.absent_s))
     return [
         telemetry.UNPUBLISHED.family({(): bus.unpublished}),
         telemetry.OLDEST_UNPUBLISHED.family({(): bus.oldest_unpublished_s}),
         telemetry.BUS_LAG.family({(one.consumer, one.about): one.lag for one in bus.groups}),
-        telemetry.BUS_ABSENT.family(absent_s),
+        telemetry.BUS_ABSENT.family({(name,): s for name, s in bus.absences().items()}),
         telemetry.OPEN_DEAD_LETTERS.family({(name,): n for name, n in bus.dead_letters.items()}),
     ]
 
