@@ -1,1 +1,1 @@
-"""Paidonce beside a hand-written handler, on one PostgreSQL server, in one run."""
+"""Compare Paidonce with hand-written handlers, on one PostgreSQL server, in one run."""

@@ -1,4 +1,4 @@
-"""Measure Paidonce beside its peers: python -m benchmarks, or make bench."""
+"""Compare Paidonce with its peers: `python -m benchmarks`, or `make bench`."""
 
 import argparse
 import asyncio
@@ -14,7 +14,6 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks.asking import Asking
 from benchmarks.bus.run import Plan as BusPlan
 from benchmarks.bus.run import measure_buses
 from benchmarks.contender import ROOT, BenchmarkError
@@ -24,6 +23,7 @@ from benchmarks.flooded import Flooded
 from benchmarks.floor import Floor
 from benchmarks.growth.rounds import Plan as GrowthPlan
 from benchmarks.growth.run import grow
+from benchmarks.lookups import WithLookups
 from benchmarks.machine import describe_machine
 from benchmarks.markdown import write_section
 from benchmarks.queued import Queued
@@ -49,7 +49,7 @@ CONTENDERS = (
     Peer(),
     TunedPeer(),
     Paidonce(),
-    Asking(),
+    WithLookups(),
     Flooded(),
     TwoProcesses(),
     Queued(),
@@ -68,7 +68,7 @@ MAX_SECONDS = 600.0
 
 
 def main() -> None:
-    """Parse the arguments and run; a failure is one message and exit code 1."""
+    """Parse the arguments and run. A failure is one message and exit code 1."""
     options = parse_arguments()
     try:
         uvloop.run(run(options))
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 async def run(options: argparse.Namespace) -> None:
-    """One of the benchmarks."""
+    """Run the benchmark that the options select."""
     _cancel_on_sigterm()
     # What the engine has to say, if anything, goes beside the tables.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
@@ -102,7 +102,7 @@ async def run(options: argparse.Namespace) -> None:
 
 
 async def compare(options: argparse.Namespace, console: Console, command: str) -> None:
-    """Prepare, measure, report."""
+    """Prepare the databases, measure, and report."""
     plan = plan_of(options)
     async with open_databases(options.postgres_url) as databases:
         with TemporaryDirectory(prefix="paidonce-bench-") as work_dir:
@@ -124,7 +124,7 @@ async def compare(options: argparse.Namespace, console: Console, command: str) -
 async def measure_all(
     plan: Plan, databases: Databases, work_dir: Path, console: Console
 ) -> list[Measurement]:
-    """Every trial of the plan, with a bar to watch."""
+    """Run every trial of the plan, with a progress bar."""
     trials, done = list(plan.trials()), []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
@@ -144,12 +144,12 @@ def _in_short(measurement: Measurement) -> str:
     return (
         f"{figures.applied_per_s:,.0f} events/s, p50 {figures.p50_ms:,.1f} ms, "
         f"p99 {figures.p99_ms:,.1f} ms, {figures.errors} errors, "
-        f"{figures.foreign_cpu_share:.0%} foreign CPU"
+        f"{figures.foreign_cpu_share:.0%} CPU of other processes"
     )
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
-    """The plan that the arguments describe."""
+    """Return the plan that the arguments describe."""
     return Plan(
         contenders=[each for each in CONTENDERS if each.name in options.only],
         connections=options.connections,
@@ -162,11 +162,11 @@ def plan_of(options: argparse.Namespace) -> Plan:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     names = [contender.name for contender in CONTENDERS]
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
-    parser.add_argument("--warmup", type=float, default=1.5, help="seconds before each")
+    parser.add_argument("--seconds", type=float, default=5.0, help="duration of each measurement")
+    parser.add_argument("--warmup", type=float, default=1.5, help="warm-up before each measurement")
     parser.add_argument(
         "--patience", type=float, default=20.0, help="seconds to wait for an idle machine"
     )
@@ -182,14 +182,18 @@ def parse_arguments() -> argparse.Namespace:
         "--search", action="store_true", help="measure searches and statistics instead"
     )
     parser.add_argument("--bus", action="store_true", help="measure relay and consumers instead")
-    parser.add_argument("--kafka", metavar="HOST:PORT", help="a broker that --bus measures, too")
+    parser.add_argument(
+        "--kafka", metavar="HOST:PORT", help="a broker for --bus to measure as well"
+    )
     parser.add_argument(
         "--wallet", action="store_true", help="measure reserve and commit of wallets instead"
     )
     parser.add_argument(
-        "--rows", type=int, default=1_000_000, help="events of the large database, or of --search"
+        "--rows", type=int, default=1_000_000, help="events in the large database, or for --search"
     )
-    parser.add_argument("--no-write", dest="write", action="store_false", help="leave docs/ alone")
+    parser.add_argument(
+        "--no-write", dest="write", action="store_false", help="do not change docs/"
+    )
     options = parser.parse_args()
     options.only = options.only or names
     if not (0 <= (options.rounds or 0) <= MAX_ROUNDS and 0 < options.seconds <= MAX_SECONDS):
@@ -209,7 +213,7 @@ def _make_arguments() -> list[str]:
 
 
 def _cancel_on_sigterm() -> None:
-    """Stop as for Ctrl-C, so that every server we started is stopped too."""
+    """Stop as for Ctrl-C, so that every server that was started is stopped too."""
     task = asyncio.current_task()
     assert task is not None
     with suppress(NotImplementedError):

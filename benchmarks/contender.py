@@ -1,4 +1,4 @@
-"""What a contender has to be able to do, and how those that speak HTTP do it."""
+"""The interface of a contender, and how a web server implements it."""
 
 import asyncio
 import socket
@@ -31,7 +31,7 @@ class BenchmarkError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How hard to press, and for how long. Without events: one event per user, then the end."""
+    """How much load, and for how long. Without events: one event per user."""
 
     connections: int
     users: int
@@ -53,11 +53,11 @@ class Running(ABC):
 
     @abstractmethod
     async def drive(self, load: Load, meter: Marks | None) -> LoadResult:
-        """Press, and tell the meter when the measured time begins and ends."""
+        """Send the load, and tell the meter when the measured time begins and ends."""
 
 
 class Contender(ABC):
-    """Something that applies payments, to be measured."""
+    """A program that applies payments and is measured."""
 
     name: str
     title: str
@@ -66,12 +66,12 @@ class Contender(ABC):
 
     @property
     def log_name(self) -> str:
-        """The file in the work directory that takes what it prints."""
+        """The file in the work directory that receives its output."""
         return f"{self.name}.log"
 
     @abstractmethod
     async def prepare(self, url: str, *, users: int, work_dir: Path) -> None:
-        """Make an empty database into one where every user has a subscription."""
+        """Fill an empty database so that every user has a subscription."""
 
     @abstractmethod
     def running(self, url: str, *, work_dir: Path) -> AbstractAsyncContextManager[Running]:
@@ -79,7 +79,7 @@ class Contender(ABC):
 
     @abstractmethod
     async def count_applied(self, url: str) -> int:
-        """How many payments the database says were applied."""
+        """How many payments are applied, according to the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ async def _is_ready(session: aiohttp.ClientSession, port: int) -> bool:
 
 
 async def stop(process: asyncio.subprocess.Process) -> None:
-    """End a process we started, politely first."""
+    """Stop a process that was started here: SIGTERM first, then SIGKILL."""
     if process.returncode is not None:
         return
     process.terminate()

@@ -52,7 +52,7 @@ class HttpContender(Contender):
         await execute_in(url, "VACUUM (ANALYZE)")
 
     async def count_applied(self, url: str) -> int:
-        """Ask the database."""
+        """Count in the database."""
         return await count_in(url, self.applied_query)
 
     @abstractmethod
@@ -61,11 +61,11 @@ class HttpContender(Contender):
 
     @abstractmethod
     def users_statement(self, users: int) -> str:
-        """The statement that makes so many users."""
+        """The statement that creates this many users."""
 
 
 class Peer(HttpContender):
-    """The reference handler by hand, in benchmarks/peer."""
+    """The hand-written reference handler, in benchmarks/peer."""
 
     name = "peer"
     title = "FastAPI + SQLAlchemy"
@@ -74,7 +74,7 @@ class Peer(HttpContender):
     applied_query = "SELECT count(*) FROM payments WHERE subscription_applied_at IS NOT NULL"
 
     async def create_schema(self, url: str, work_dir: Path) -> None:
-        """Start and stop it."""
+        """Start and stop the server, which creates the tables."""
         async with self.running(url, work_dir=work_dir):
             pass  # It makes its tables when it starts.
 
@@ -95,7 +95,7 @@ class Peer(HttpContender):
 
 
 class TunedPeer(Peer):
-    """The same tables and application around a faster handler, in benchmarks/tuned_peer."""
+    """The same tables and application with a faster handler, in benchmarks/tuned_peer."""
 
     name = "tuned_peer"
     title = "the same, tuned (Core, statements built once)"
@@ -151,7 +151,7 @@ class Paidonce(HttpContender):
         )
 
     def write_config(self, url: str, work_dir: Path, *, port: int, settings: str = "") -> Path:
-        """A configuration with one source, the plan that the events pay for, and what is given."""
+        """Write a configuration with one source, the plan of the events, and the given sections."""
         config = work_dir / "paidonce.toml"
         config.write_text(f"""\
 environment = "development"

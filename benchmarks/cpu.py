@@ -10,7 +10,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class ProcessTimes:
-    """What /proc/PID/stat says that matters here."""
+    """The fields of /proc/PID/stat that are used here."""
 
     pid: int
     parent_pid: int

@@ -1,4 +1,4 @@
-"""The one PostgreSQL server of a run, and the databases made on it."""
+"""The PostgreSQL server of a run, and its databases."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,8 +12,8 @@ from sqlalchemy import make_url
 
 from benchmarks.cpu import parent_of
 from benchmarks.wal import full_page_bytes
-from paidonce.store.embedded import EmbeddedPostgres
-from paidonce.store.queries import Connection
+from paidonce.db.embedded.server import EmbeddedPostgres
+from paidonce.db.queries import Connection
 
 # Not /tmp, which may lie in memory, where fsync costs nothing.
 DATA_ROOT = Path("/var/tmp")
@@ -23,7 +23,7 @@ SETTINGS = ("server_version", "synchronous_commit", "fsync", "shared_buffers", "
 
 
 class Databases:
-    """Makes, copies and drops databases, and reads the server's counters."""
+    """Creates, copies and drops databases, and reads the server's counters."""
 
     def __init__(self, url: str, admin: Connection) -> None:
         self._url = make_url(url)
@@ -34,21 +34,21 @@ class Databases:
         return self._url.set(database=name).render_as_string(hide_password=False)
 
     async def create(self, name: str, *, template: str = "template1") -> str:
-        """A new database, in place of an older one of this name; returns its URL."""
+        """Create a database, replacing one of this name, and return its URL."""
         await self.drop(name)
         await self._admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         return self.url_of(name)
 
     async def drop(self, name: str) -> None:
-        """Remove a database and whoever is still connected to it."""
+        """Drop a database and end its connections."""
         await self._admin.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     async def checkpoint(self) -> None:
-        """Write everything out, so that every measurement begins alike."""
+        """Run a checkpoint, so that every measurement starts in the same state."""
         await self._admin.execute("CHECKPOINT")
 
     async def wal_bytes(self) -> int:
-        """How much WAL the server has brought to disk in its life."""
+        """How much WAL the server has written so far."""
         position = await self._admin.fetchval("SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn")
         return int(position)
 

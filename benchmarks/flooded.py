@@ -1,7 +1,7 @@
-"""Paidonce while somebody floods it with forged deliveries: do honest ones suffer?
+"""Paidonce under a flood of forged deliveries: do honest ones suffer?
 
-The load is the same. Beside it one client, from another address, sends deliveries whose signature
-is wrong, as fast as it can.
+The load is the same. At the same time one client, from another address, sends deliveries with a
+wrong signature as fast as it can.
 """
 
 import asyncio
@@ -23,34 +23,34 @@ ANSWER_TIMEOUT_S = 20.0
 
 
 class Flooded(Paidonce):
-    """As `paidonce serve` runs it, with its usual limits."""
+    """`paidonce serve` with its default limits."""
 
     name = "flooded"
     title = "Paidonce, flooded with forgeries"
     once = True
 
     async def prepare(self, url: str, *, users: int, work_dir: Path) -> None:
-        """As Paidonce itself, in peace."""
+        """Prepare as Paidonce alone, without the flood."""
         await Paidonce().prepare(url, users=users, work_dir=work_dir)
 
     @asynccontextmanager
     async def running(  # type: ignore[override]
         self, url: str, *, work_dir: Path
     ) -> AsyncIterator[Running]:
-        """The server; the forger comes with the load."""
+        """Run the server. The forger starts with the load."""
         async with self.serving(url, work_dir=work_dir) as server:
             yield FloodedServer(server.pid, server)
 
 
 @dataclass(frozen=True, slots=True)
 class FloodedServer(Running):
-    """A server that somebody floods while it is under load."""
+    """A server that is flooded while it is under load."""
 
     pid: int
     server: HttpServer
 
     async def drive(self, load: Load, meter: Marks | None) -> LoadResult:
-        """Press while the forger does."""
+        """Send the load and the forgeries."""
         options = (f"--port={self.server.port}", f"--path={self.server.path}")
         forger = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "benchmarks.forger", *options),

@@ -1,9 +1,9 @@
 """The floor: the same rows by the same SQL from a bare loop, without HTTP.
 
-As many loops as Paidonce has flushers settle batches of events that were read before the clock
-started; no two of them have events of one user, as no two flushers have at a time. What Paidonce
-needs beyond this is the price of the network, of reading deliveries and of answering them. Prints
-the same three lines as the load generator.
+As many loops as Paidonce has flushers process batches of events that were parsed before the clock
+started. No two loops have events of the same user, as no two flushers do. What Paidonce needs
+beyond this is the cost of HTTP, parsing and answering. Prints the same three lines as the load
+generator.
 """
 
 import argparse
@@ -30,31 +30,31 @@ from benchmarks.contenders import Paidonce
 from benchmarks.load import LoadResult
 from benchmarks.meter import Marks
 from benchmarks.workload import SignedEvent, random_events
-from paidonce.configured import load_rules
-from paidonce.domain.events import EventId, Outcome, PaymentEvent
-from paidonce.engine.group import FLUSHERS
-from paidonce.engine.items import Incoming, Request, Result, Source, Verdict
-from paidonce.engine.transactions import Settler
+from paidonce.bootstrap.rules import load_rules
+from paidonce.core.events import EventId, Outcome, PaymentEvent
+from paidonce.db.pool import open_database
+from paidonce.processing.items import Incoming, Request, Result, ResultKind, Source
+from paidonce.processing.transactions import Processor
 from paidonce.providers.contract import Delivery, key_digest
+from paidonce.runtime.group_commit import FLUSHERS
 from paidonce.settings import load_settings
-from paidonce.store.db import open_database
 
 TIMEOUT_S = 180.0
 
 
 class Floor(Paidonce):
-    """The engine without its door."""
+    """The processing code without HTTP."""
 
     name = "floor"
     title = "Floor: the same SQL, no HTTP"
     once = True
 
     async def prepare(self, url: str, *, users: int, work_dir: Path) -> None:
-        """Through the door, as Paidonce itself."""
+        """Prepare over HTTP, as Paidonce."""
         await Paidonce().prepare(url, users=users, work_dir=work_dir)
 
     def running(self, url: str, *, work_dir: Path) -> AbstractAsyncContextManager[Running]:  # type: ignore[override]
-        """A process that waits to be driven."""
+        """Start a process that waits for its load."""
         return self._running(self.write_config(url, work_dir, port=1))
 
     @asynccontextmanager
@@ -79,7 +79,7 @@ class BareLoop(Running):
     process: asyncio.subprocess.Process
 
     async def drive(self, load: Load, meter: Marks | None) -> LoadResult:
-        """Say how hard to press, and read what came of it."""
+        """Send the load to the process, and read the result."""
         assert self.process.stdin is not None
         self.process.stdin.write(orjson.dumps(asdict(load)) + b"\n")
         async with asyncio.timeout(load.warmup_s + load.seconds + TIMEOUT_S):
@@ -98,7 +98,7 @@ def main() -> None:
 
 
 async def run(config: Path, load: Load) -> None:
-    """Settle batches until the time is over, and print what was done."""
+    """Process batches until the time is over, and print the result."""
     settings = load_settings(config)
     database = await open_database(settings.database.url)
     rules, sources = await load_rules(settings, database)
@@ -106,18 +106,18 @@ async def run(config: Path, load: Load) -> None:
     supply = random_events(users=load.users, count=load.events)
     shares = _deal([read_event(one, sources["bench"]) for one in supply])
     size = max(load.connections // FLUSHERS, 1)
-    settlers = [Settler(database, rules) for _ in range(FLUSHERS)]
+    processors = [Processor(database, rules) for _ in range(FLUSHERS)]
     clock = Clock(perf_counter() + load.warmup_s, load.seconds)
-    loops = (_settle(one, own, size, clock) for one, own in zip(settlers, shares, strict=True))
+    loops = (_process(one, own, size, clock) for one, own in zip(processors, shares, strict=True))
     await asyncio.gather(_mark(clock), *loops)
     print(orjson.dumps(asdict(clock.result())).decode(), flush=True)
-    for settler in settlers:
-        await settler.close()
+    for processor in processors:
+        await processor.close()
     await database.close()
 
 
 class Clock:
-    """When the measured time is, and what was settled in it."""
+    """The measured time, and what was processed in it."""
 
     def __init__(self, begins_at: float, seconds: float) -> None:
         self.begins_at = begins_at
@@ -125,12 +125,12 @@ class Clock:
         self.answers: Counter[str] = Counter()
         self.latencies_s: list[float] = []
 
-    def note(self, verdicts: Sequence[Verdict], latency_s: float) -> None:
-        """A batch was settled just now; what was not applied, if anything, counts as refused."""
-        applied = sum(verdict.result is Result.PROCESSED for verdict in verdicts)
+    def note(self, results: Sequence[Result], latency_s: float) -> None:
+        """Record a processed batch. Events that were not applied count as refused."""
+        applied = sum(result.kind is ResultKind.PROCESSED for result in results)
         self.answers.update(
-            f"{200 if verdict.result is Result.PROCESSED else 'not'} {verdict.result}"
-            for verdict in verdicts
+            f"{200 if result.kind is ResultKind.PROCESSED else 'not'} {result.kind}"
+            for result in results
         )
         if self.begins_at <= perf_counter() < self.ends_at:
             self.latencies_s += [latency_s] * applied
@@ -156,18 +156,20 @@ async def _mark(clock: Clock) -> None:
         print("{}", flush=True)
 
 
-async def _settle(settler: Settler, ready: Iterator[Incoming], size: int, clock: Clock) -> None:
+async def _process(
+    processor: Processor, ready: Iterator[Incoming], size: int, clock: Clock
+) -> None:
     while perf_counter() < clock.ends_at:
         batch = list(islice(ready, size))
         if not batch:
             raise BenchmarkError("the floor is faster than its supply: raise MAX_EVENTS_PER_S")
         started = perf_counter()
-        settled = await settler.settle(batch)
-        clock.note(settled.verdicts, perf_counter() - started)
+        processed = await processor.process(batch)
+        clock.note(processed.results, perf_counter() - started)
 
 
 def _deal(events: Sequence[Incoming]) -> list[Iterator[Incoming]]:
-    """A share for every loop, divided by user: two that touch one row would find it busy."""
+    """Divide the events by user, so that the loops do not wait for each other."""
     shares: list[list[Incoming]] = [[] for _ in range(FLUSHERS)]
     for one in events:
         assert isinstance(one.event, PaymentEvent)
@@ -176,8 +178,10 @@ def _deal(events: Sequence[Incoming]) -> list[Iterator[Incoming]]:
     return [iter(share) for share in shares]
 
 
-def read_event(signed: SignedEvent, source: Source, preset: Outcome | None = None) -> Incoming:
-    """What intake makes of a delivery; preset is what the queued mode adds."""
+def read_event(
+    signed: SignedEvent, source: Source, forced_outcome: Outcome | None = None
+) -> Incoming:
+    """Parse a delivery as the inbox does. `forced_outcome` is what the queued mode adds."""
     delivery = Delivery({"content-type": "application/json"}, signed.body, datetime.now(UTC))
     identity = source.provider.identify(delivery)
     event = source.provider.translate(delivery)
@@ -190,7 +194,7 @@ def read_event(signed: SignedEvent, source: Source, preset: Outcome | None = Non
         identity=identity,
         key=(source.id, key_digest(identity.key)),
         event=event,
-        preset=preset,
+        forced_outcome=forced_outcome,
     )
 
 

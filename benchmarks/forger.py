@@ -1,7 +1,7 @@
-"""Somebody who does not know the secret and tries as fast as he can; a process of its own.
+"""A client that sends forged deliveries as fast as it can, in its own process.
 
-He comes from an address of his own, opens a new connection whenever his is closed, and prints how
-often he got which answer when he is told to stop, by the end of his standard input.
+It uses its own address and opens a new connection whenever one is closed. When its standard input
+ends, it stops and prints how often it got each answer.
 """
 
 import argparse
@@ -25,7 +25,7 @@ PAUSE_S = 0.01  # after a connection that could not be made
 
 
 class Forger:
-    """Keeps its connections busy and counts what they are answered."""
+    """Keeps its connections busy and counts the answers."""
 
     def __init__(self, port: int, requests: list[bytes]) -> None:
         self._port = port
@@ -33,7 +33,7 @@ class Forger:
         self.answers: Counter[str] = Counter()
 
     async def press(self, number: int) -> None:
-        """Send on one connection after the other until cancelled."""
+        """Send on one connection after another until cancelled."""
         request = self._requests[number % len(self._requests)]
         while True:
             try:
@@ -66,7 +66,7 @@ def _length(head: bytes) -> int:
 
 
 async def run(port: int, path: str) -> Counter[str]:
-    """Press until standard input ends."""
+    """Send until standard input ends."""
     real = random_events(users=1, count=FORGED)
     forged = (SignedEvent(one.body, "0" * len(one.signature)) for one in real)
     forger = Forger(port, build_requests(forged, path=path))
@@ -84,7 +84,7 @@ async def run(port: int, path: str) -> Counter[str]:
 
 
 def main() -> None:
-    """Say so when it begins, and what became of it at the end."""
+    """Print a line at the start, and the counts at the end."""
     parser = argparse.ArgumentParser(prog="benchmarks.forger", description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--path", required=True)

@@ -1,8 +1,8 @@
-"""A closed-loop load generator for 127.0.0.1, as cheap as Python allows; a process of its own.
+"""A closed-loop load generator for 127.0.0.1, as cheap as Python allows, in its own process.
 
-It keeps N HTTP/1.1 connections open, each with one request under way, all of them made and
-signed before the clock starts. It prints one JSON line when the measured time begins, one when
-it ends, and the result as the last one, after the answers still under way have come.
+It keeps N HTTP/1.1 connections open, each with one request in progress. All requests are built and
+signed before the clock starts. It prints one JSON line when the measured time begins, one when it
+ends, and the result as the last one, after the remaining answers have arrived.
 """
 
 import argparse
@@ -29,7 +29,7 @@ LENGTH_FIELD = b"content-length:"
 
 @dataclass(frozen=True, slots=True)
 class OrdersPaid:
-    """Orders that were paid beside the load, and the time from webhook to PAID."""
+    """Orders that were paid during the load, and the time from webhook to PAID."""
 
     sent: int
     paid: int
@@ -39,7 +39,7 @@ class OrdersPaid:
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """Forged deliveries beside the load: for how long, and how often they got each answer."""
+    """Forged deliveries during the load: for how long, and how often they got each answer."""
 
     seconds: float
     answers: dict[str, int]
@@ -52,7 +52,7 @@ class Flood:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What was seen from outside. The first six are of the measured time and of answers 200."""
+    """What the client saw. The first six fields are of the measured time and of 200 answers."""
 
     seconds: float
     events: int
@@ -79,7 +79,7 @@ class LoadResult:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment of the run: the clock, the process's CPU time, the answers so far."""
+    """A point in time: the clock, the CPU time of the process, the answers so far."""
 
     clock_s: float
     cpu_s: float
@@ -87,7 +87,7 @@ class Mark:
 
 
 class Score:
-    """Hands out requests and keeps the score of all connections."""
+    """Provides requests to all connections and counts their answers."""
 
     def __init__(self, requests: Iterator[bytes]) -> None:
         self.requests = requests
@@ -99,7 +99,7 @@ class Score:
         self.finished = asyncio.Event()
 
     def next_request(self) -> bytes | None:
-        """Another request to send; None when the time or the supply is over."""
+        """The next request; None when the time or the requests have run out."""
         request = None if self.stopped else next(self.requests, None)
         if request is not None:
             self.under_way += 1
@@ -108,7 +108,7 @@ class Score:
         return request
 
     def record(self, answer: bytes, body: bytes, latency_s: float) -> None:
-        """Note a complete answer."""
+        """Record a complete answer."""
         self.under_way -= 1
         code = answer[9:12]
         self.answers[code, _status_word(body)] += 1
@@ -116,17 +116,17 @@ class Score:
             self.latencies_s.append(latency_s)
 
     def record_loss(self) -> None:
-        """Note a request whose connection broke before the answer."""
+        """Record a request whose connection broke before the answer."""
         self.under_way -= 1
         self.lost += 1
         self.stopped = self.stopped or self.lost >= MAX_LOST
 
     def mark(self) -> Mark:
-        """The score at this moment."""
+        """The counts at this moment."""
         return Mark(perf_counter(), process_time(), len(self.latencies_s))
 
     def result(self, begin: Mark, end: Mark) -> LoadResult:
-        """The whole score, with the latencies of the answers between two marks."""
+        """The result, with the latencies of the answers between two marks."""
         latencies_s = sorted(self.latencies_s[begin.answers : end.answers]) or [float("nan")]
         return LoadResult(
             seconds=end.clock_s - begin.clock_s,
@@ -151,7 +151,7 @@ class Connection(asyncio.Protocol):
         self.received = b""
 
     async def open(self) -> None:
-        """Connect, once more after a loss, and leave the rest to the callbacks."""
+        """Connect, or connect again after a loss. Callbacks do the rest."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             self.transport, _ = await loop.create_connection(lambda: self, HOST, self.port)
@@ -165,7 +165,7 @@ class Connection(asyncio.Protocol):
             self.transport.write(request)
 
     def data_received(self, data: bytes) -> None:
-        """Wait for the end of the answer, note it and send the next request."""
+        """When the answer is complete, record it and send the next request."""
         data = self.received + data if self.received else data
         split = data.find(HEAD_END)
         if split < 0 or len(data) < split + 4 + _body_length(data[:split]):
@@ -177,7 +177,7 @@ class Connection(asyncio.Protocol):
         self.send_next()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note the loss and come back."""
+        """Record the loss and connect again."""
         if self.waiting:
             self.score.record_loss()
             self.received = b""
@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
 async def generate_load(
     requests: Iterator[bytes], *, port: int, connections: int, warmup_s: float, seconds: float
 ) -> LoadResult:
-    """Send until the time or the supply is over; then wait for what is under way."""
+    """Send until the time or the requests run out; then wait for the remaining answers."""
     score = Score(requests)
     opened = [Connection(score, port) for _ in range(connections)]
     for connection in opened:
@@ -208,7 +208,7 @@ async def generate_load(
 
 
 def build_requests(events: Iterator[SignedEvent], *, path: str) -> list[bytes]:
-    """Whole HTTP requests, ready to be written."""
+    """Build complete HTTP requests."""
     head = f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
     return [_request(head, event) for event in events]
 
@@ -219,7 +219,7 @@ def _request(head: str, event: SignedEvent) -> bytes:
 
 
 def percentile(ordered: list[float], share: float) -> float:
-    """The value that this share of them lies below."""
+    """The value below which this share of them lies."""
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 

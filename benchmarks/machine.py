@@ -1,4 +1,4 @@
-"""On what the numbers were measured."""
+"""A description of the machine on which a run was made."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ PACKAGES = ("fastapi", "sqlalchemy", "asyncpg", "uvicorn", "uvloop", "httptools"
 
 
 def describe_machine(settings: dict[str, str]) -> dict[str, str]:
-    """Facts by name; settings are those of the PostgreSQL server."""
+    """Facts by name. `settings` are those of the PostgreSQL server."""
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return {
         "Date": datetime.now(UTC).date().isoformat(),
@@ -27,7 +27,7 @@ def describe_machine(settings: dict[str, str]) -> dict[str, str]:
 
 
 def _build() -> str:
-    """Whether the interpreter is slower than it could be, which all contenders feel alike."""
+    """Whether the interpreter was built with optimisation. It affects all contenders alike."""
     optimised = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
     return f"built {'with' if optimised else 'without'} profile-guided optimisation"
 

@@ -1,4 +1,4 @@
-"""Tables and sections of docs/benchmarks.md that a run writes anew."""
+"""Tables and sections of docs/benchmarks.md."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -10,18 +10,18 @@ TITLE = "# Benchmarks"
 def markdown_table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, texts: Sequence[str]
 ) -> str:
-    """A table whose columns are numbers, but for those named in texts."""
+    """A table. Columns hold numbers, except for those named in texts."""
     rules = ["---" if column in texts else "---:" for column in columns]
     return "\n".join(f"| {' | '.join(row)} |" for row in (columns, rules, *rows))
 
 
 def markdown_list(facts: dict[str, str]) -> str:
-    """Facts by name."""
+    """A list of named facts."""
     return "\n".join(f"- {name}: {fact}" for name, fact in facts.items())
 
 
 def write_section(path: Path, name: str, parts: Iterable[str]) -> None:
-    """Replace what lies between the markers of this name; everything else in the file is kept."""
+    """Replace the text between the markers of this name, and keep the rest of the file."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     text = path.read_text() if path.exists() else TITLE
     if begin not in text or end not in text:

@@ -1,4 +1,4 @@
-"""What a measurement costs the machine: CPU of both servers, and WAL."""
+"""What a measurement uses: CPU of both servers, and WAL."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,7 +27,7 @@ class Usage:
 
 
 class Marks(Protocol):
-    """Whoever wants to know when the measured time begins and ends."""
+    """Is told when the measured time begins and ends."""
 
     async def begin(self) -> None:
         """The measured time begins."""
@@ -37,7 +37,7 @@ class Marks(Protocol):
 
 
 class Meter:
-    """Read by whoever drives the load: `begin` after the warm-up, `end` with the measured time."""
+    """Measures between `begin`, after the warm-up, and `end`."""
 
     def __init__(self, databases: Databases, *, server_pid: int, postgres_pid: int) -> None:
         self._databases = databases

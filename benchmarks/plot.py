@@ -1,4 +1,4 @@
-"""The results as pictures: groups of bars, in two panels side by side."""
+"""Plots of the results: groups of bars, in two panels side by side."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One half of a picture. Its series are those of the other half, with other values."""
+    """One half of a plot. Both halves have the same series, with other values."""
 
     title: str
     groups: Sequence[str]
@@ -43,7 +43,7 @@ class Panel:
 
 
 def draw_panels(path: Path, panels: Sequence[Panel]) -> None:
-    """Write the picture as SVG."""
+    """Write the plot as SVG."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(FIGURE_WIDTH, 4), layout="constrained")
         for axes, panel in zip(figure.subplots(1, len(panels)), panels, strict=True):

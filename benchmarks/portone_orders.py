@@ -1,4 +1,4 @@
-"""Orders that are paid by PortOne: their rows, a steady stream of their webhooks, their times."""
+"""Orders paid through PortOne: their rows, a steady stream of webhooks, and their times."""
 
 import asyncio
 import base64
@@ -39,12 +39,12 @@ _PAID = """
 
 
 def transaction_of(payment_id: str) -> str:
-    """PortOne's own id of the one attempt to pay."""
+    """PortOne's id of the only payment attempt."""
     return f"tx-{payment_id}"
 
 
 async def create_orders(url: str, seconds: float) -> list[str]:
-    """Enough orders for a stream of so many seconds; returns their references."""
+    """Create enough orders for a stream of this many seconds, and return their references."""
     references = [f"order-{number}" for number in range(int(ORDERS_PER_S * seconds))]
     async with connected(url) as connection:
         await connection.execute(_CREATE, references, PRICE_MINOR, CURRENCY)
@@ -52,7 +52,7 @@ async def create_orders(url: str, seconds: float) -> list[str]:
 
 
 class Stream:
-    """Sends a webhook for one order after the other, at a pace that waits for no answer."""
+    """Sends webhooks at a steady pace, without waiting for answers."""
 
     def __init__(self, *, port: int, path: str, references: Sequence[str]) -> None:
         self._address = f"http://{HOST}:{port}{path}"
@@ -63,7 +63,7 @@ class Stream:
 
     @asynccontextmanager
     async def flowing(self) -> AsyncIterator[None]:
-        """Send while the block lasts, or while there are orders; wait for the last answers."""
+        """Send until the block ends or the orders run out; then wait for the last answers."""
         task = asyncio.create_task(self._flow())
         try:
             yield
@@ -92,7 +92,7 @@ class Stream:
 
 
 async def wait_until_paid(url: str, stream: Stream) -> dict[str, datetime]:
-    """When each order of a stream was paid. Raises BenchmarkError if one is not, in time."""
+    """When each order of a stream was paid. Raises BenchmarkError if one is not paid in time."""
     sent, deadline_s = list(stream.sent_at), perf_counter() + MAX_DRAIN_S
     async with connected(url) as connection:
         while len(paid := await connection.fetch(_PAID, sent)) < len(sent):
@@ -108,7 +108,7 @@ async def wait_until_paid(url: str, stream: Stream) -> dict[str, datetime]:
 def orders_paid(
     sent_at: Mapping[str, datetime], paid_at: Mapping[str, datetime], measured: Sequence[str]
 ) -> OrdersPaid:
-    """The numbers of all, and the times of those that were sent in the measured time."""
+    """The counts of all orders, and the times of those sent in the measured time."""
     delays_s = [(paid_at[each] - sent_at[each]).total_seconds() for each in measured]
     ordered_s = sorted(delays_s) or [float("nan")]
     return OrdersPaid(

@@ -1,4 +1,4 @@
-"""Paidonce in queued mode: it answers when an event is stored, and settles it after that."""
+"""Paidonce in queued mode: an event is answered when it is stored, and processed later."""
 
 import asyncio
 from collections import Counter
@@ -16,11 +16,11 @@ from benchmarks.meter import Marks
 
 POLL_S = 0.02
 MAX_DRAIN_S = 180.0
-IS_ANY_DUE = "SELECT EXISTS (SELECT 1 FROM due)"
+IS_ANY_DUE = "SELECT EXISTS (SELECT 1 FROM event_queue)"
 
 
 class Queued(Paidonce):
-    """As `paidonce serve` runs it, receiving and working in one process."""
+    """`paidonce serve` in queued mode, with the worker in the same process."""
 
     name = "queued"
     title = "Paidonce, queued"
@@ -28,7 +28,7 @@ class Queued(Paidonce):
     once = True
 
     def running(self, url: str, *, work_dir: Path) -> AbstractAsyncContextManager[Running]:  # type: ignore[override]
-        """The server, with a look at its queue."""
+        """Run the server, with access to its queue."""
         return self._running(url, super().running(url, work_dir=work_dir))
 
     @asynccontextmanager
@@ -41,14 +41,14 @@ class Queued(Paidonce):
 
 @dataclass(frozen=True, slots=True)
 class QueuedServer(Running):
-    """A server whose work is done only when its queue is empty."""
+    """A server that has finished when its queue is empty."""
 
     pid: int
     server: HttpServer
     url: str
 
     async def drive(self, load: Load, meter: Marks | None) -> LoadResult:
-        """Press, and measure until all is applied; what warms it up is applied before that."""
+        """Send the load, and measure until all is applied. The warm-up is applied before."""
         warmed_up = await self._warm_up(load)
         until_applied = UntilApplied(meter, self.url)
         result = await self.server.drive(replace(load, warmup_s=0.0), until_applied)
@@ -72,7 +72,7 @@ class QueuedServer(Running):
 
 
 class UntilApplied:
-    """Lets the measured time of a meter last until everything is applied."""
+    """Extends the measured time until everything is applied."""
 
     def __init__(self, meter: Marks | None, url: str) -> None:
         self._meter = meter
@@ -85,7 +85,7 @@ class UntilApplied:
             await self._meter.begin()
 
     async def end(self) -> None:
-        """No more is sent; the measured time is over when the queue is empty."""
+        """Nothing more is sent. The measured time ends when the queue is empty."""
         stopped_s = perf_counter()
         await wait_until_applied(self._url)
         self.drain_s = perf_counter() - stopped_s
@@ -97,7 +97,7 @@ NOTHING = LoadResult(0.0, 0, 0.0, 0.0, 0.0, 0.0, {}, 0)
 
 
 async def wait_until_applied(url: str) -> None:
-    """Wait until nothing is due any more. Raises BenchmarkError if that takes too long."""
+    """Wait until the queue is empty. Raises BenchmarkError if that takes too long."""
     deadline_s = perf_counter() + MAX_DRAIN_S
     async with connected(url) as connection:
         while await connection.fetchval(IS_ANY_DUE):

@@ -1,4 +1,4 @@
-"""Waiting until nothing else uses the machine."""
+"""Wait until the machine is idle."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ QUIET_SHARE = 0.10
 
 
 async def wait_for_quiet(*, patience_s: float) -> bool:
-    """Wait for a second in which the cores were nearly idle; False if patience ran out."""
+    """Wait for a second in which the cores were nearly idle; False after a timeout."""
     deadline = monotonic() + patience_s
     while monotonic() < deadline:
         if await _busy_share() <= QUIET_SHARE:

@@ -41,34 +41,33 @@ COLUMNS = (
 )
 TEXTS = ("contender",)
 LEGEND = (
-    "acked/s: events answered 200; applied/s: payments applied until the last of them was, the "
-    "median of the rounds; low, high: the slowest and the fastest round; ratio: of applied events "
-    "to FastAPI + SQLAlchemy; p50, p99: from request to answer; app, db: CPU time of the server "
-    "and of PostgreSQL per event; WAL B: bytes of WAL per event; others: the part of the machine "
-    "that other processes had"
+    "acked/s: events answered 200 per second; applied/s: payments applied per second, counted "
+    "until the last one was applied, median of the rounds; low, high: the slowest and the fastest "
+    "round; ratio: applied events relative to FastAPI + SQLAlchemy; p50, p99: time from request to "
+    "answer; app, db: CPU time per event of the server and of PostgreSQL; WAL B: bytes of WAL per "
+    "event; others: the share of the machine that other processes used"
 )
 ORDER_COLUMNS = ("conns", "orders", "PAID", "p50 ms", "p99 ms", "load ×", "load p99 ×")
 ORDER_LEGEND = (
-    f"Orders beside the load: {ORDERS_PER_S} a second are paid at a gateway whose webhooks only "
-    f"say that there is something to see, and which takes {DELAY_S * 1000:.0f} ms to answer when "
-    "it is asked. orders: sent, those before the measured time included; PAID: of these, in the "
-    "end; p50, p99: from webhook to the settling that made it PAID, before its commit, of those "
-    "sent in the measured time; ×: events applied of the load itself, and their p99, as multiples "
-    "of Paidonce's without such orders"
+    f"Orders during the load: {ORDERS_PER_S} a second are paid at a gateway whose webhooks need a "
+    f"lookup, which takes {DELAY_S * 1000:.0f} ms. orders: the number sent, including those before "
+    "the measured time; PAID: how many of these were paid in the end; p50, p99: time from webhook "
+    "to the processing that made the order PAID, before its commit, of those sent in the measured "
+    "time; ×: applied events of the load, and their p99, relative to Paidonce without such orders"
 )
 FLOOD_COLUMNS = ("conns", "forged/s", "401", "429", "403", "other", "load ×", "load p99 ×")
 FLOOD_LEGEND = (
-    "Forgeries beside the load: one client, from another address, sends deliveries with a wrong "
-    "signature as fast as it can, on eight connections, with the usual limits. forged/s: what it "
-    "sent; 401, 429, 403: refused for the signature, for its rate, banned; ×: events applied of "
-    "the honest load, and their p99, as multiples of Paidonce's without the flood. The forger "
-    "shares the cores with all others"
+    "Forgeries during the load: one client, from another address, sends deliveries with a wrong "
+    "signature as fast as it can, on eight connections, with the default limits. forged/s: "
+    "forgeries sent per second; 401, 429, 403: refused for the signature, rate-limited, banned; ×: "
+    "applied events of the honest load, and their p99, relative to Paidonce without the flood. The "
+    "forger shares the cores with everything else"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row of the table: the median of the rounds, and how far they lie apart."""
+    """One row of the table: the median of the rounds, and their range."""
 
     contender: str
     title: str
@@ -129,13 +128,13 @@ def _lines_at(plan: Plan, connections: int, own: list[Measurement]) -> Iterator[
                 min(rates),
                 max(rates),
                 ratio,
-                repeated[0].orders,  # who has these is measured once
+                repeated[0].orders,  # such contenders are measured once
                 repeated[0].flood,
             )
 
 
 def results_table(lines: Sequence[Line]) -> Table:
-    """The table for people who wait for it."""
+    """The table for the terminal."""
     table = terminal_table(COLUMNS, texts=TEXTS, caption=LEGEND)
     for above, line in zip([None, *lines], lines, strict=False):
         if above is not None and above.connections != line.connections:
@@ -145,7 +144,7 @@ def results_table(lines: Sequence[Line]) -> Table:
 
 
 def orders_table(lines: Sequence[Line]) -> Table:
-    """What became of the orders that were paid beside the load; no rows if there were none."""
+    """The orders that were paid during the load; no rows if there were none."""
     table = terminal_table(ORDER_COLUMNS, texts=(), caption=ORDER_LEGEND)
     for cells in _order_rows(lines):
         table.add_row(*cells)
@@ -153,7 +152,7 @@ def orders_table(lines: Sequence[Line]) -> Table:
 
 
 def flood_table(lines: Sequence[Line]) -> Table:
-    """What became of forged deliveries beside the load; no rows if there were none."""
+    """The forged deliveries during the load; no rows if there were none."""
     table = terminal_table(FLOOD_COLUMNS, texts=(), caption=FLOOD_LEGEND)
     for cells in _flood_rows(lines):
         table.add_row(*cells)
@@ -171,11 +170,11 @@ def results_parts(
     yield (
         f"Medians of {plan.rounds} rounds{_exceptions(plan)} of {plan.seconds:g} s after "
         f"{plan.warmup_s:g} s of "
-        f"warm-up, the contenders taking turns, one running at a time, each time on a fresh copy "
-        f"of a database in which {plan.users:,} users have a subscription. Every event is "
-        "signed, unique and a payment of its own that extends a subscription; every answer 200 "
-        f"was checked against the database. {LEGEND}. The load generator shares the cores and "
-        f"used {_client_cpu(lines)} µs per event."
+        f"warm-up. The contenders alternate; one runs at a time, each time on a fresh copy of a "
+        f"database in which {plan.users:,} users have a subscription. Every event is signed, "
+        "unique, and a separate payment that extends a subscription. Every 200 answer was checked "
+        f"against the database. {LEGEND}. The load generator shares the cores and used "
+        f"{_client_cpu(lines)} µs per event."
     )
     if orders := list(_order_rows(lines)):
         yield markdown_table(ORDER_COLUMNS, orders, texts=())
@@ -187,7 +186,7 @@ def results_parts(
 
 
 def draw_results(path: Path, lines: Sequence[Line]) -> None:
-    """Write the picture of those that speak HTTP as SVG."""
+    """Write the plot of the contenders with HTTP as SVG."""
     connections = list(dict.fromkeys(line.connections for line in lines))
     groups = [f"{number} connections" for number in connections]
     rates = _series(lines, lambda line: line.figures.applied_per_s)
@@ -209,7 +208,7 @@ def _series(lines: Sequence[Line], value: Callable[[Line], float]) -> list[Serie
 
 
 def _comparisons(lines: Sequence[Line]) -> Iterator[str]:
-    """How many times as many events Paidonce applies, beside each peer that was measured."""
+    """How many times as many events Paidonce applies as each peer."""
     ours = {
         line.connections: line.figures.applied_per_s for line in lines if line.contender == OURS
     }
@@ -224,7 +223,7 @@ def _comparisons(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def _order_rows(lines: Sequence[Line]) -> Iterator[list[str]]:
-    """The rows of those that had orders beside the load, in the order of ORDER_COLUMNS."""
+    """The rows of contenders with orders, in the order of ORDER_COLUMNS."""
     for line in lines:
         if line.orders is not None:
             yield [
@@ -238,7 +237,7 @@ def _order_rows(lines: Sequence[Line]) -> Iterator[list[str]]:
 
 
 def _flood_rows(lines: Sequence[Line]) -> Iterator[list[str]]:
-    """The rows of those that were flooded, in the order of FLOOD_COLUMNS."""
+    """The rows of contenders that were flooded, in the order of FLOOD_COLUMNS."""
     for line in lines:
         if line.flood is not None:
             answers = line.flood.answers
@@ -253,7 +252,7 @@ def _flood_rows(lines: Sequence[Line]) -> Iterator[list[str]]:
 
 
 def _beside_ours(lines: Sequence[Line], line: Line) -> list[str]:
-    """Applied events and p99 of a line as multiples of Paidonce's at as many connections."""
+    """Applied events and p99 of a line relative to Paidonce's at the same number of connections."""
     for one in lines:
         if one.contender == OURS and one.connections == line.connections:
             alone = one.figures
@@ -265,7 +264,7 @@ def _beside_ours(lines: Sequence[Line], line: Line) -> list[str]:
 
 
 def _exceptions(plan: Plan) -> str:
-    """Whose figures are no medians."""
+    """The contenders that were measured only once."""
     titles = [contender.title for contender in plan.contenders if contender.once]
     return f" ({'; '.join(titles)}: one round)" if titles and plan.rounds > 1 else ""
 

@@ -24,7 +24,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one measurement, or the median of several, says. CPU and WAL are per event."""
+    """The figures of one measurement, or the medians of several. CPU and WAL are per event."""
 
     acked_per_s: float
     applied_per_s: float
@@ -40,7 +40,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A trial and what came of it."""
+    """A trial and its result."""
 
     trial: Trial
     figures: Figures
@@ -61,7 +61,7 @@ class Plan:
     patience_s: float
 
     def trials(self) -> Iterator[Trial]:
-        """Every combination in every round; who goes first changes from round to round."""
+        """Every combination in every round. Which contender goes first alternates."""
         for number in range(self.rounds):
             order = self.contenders if number % 2 == 0 else self.contenders[::-1]
             for connections in self.connections:
@@ -80,9 +80,9 @@ class Plan:
 
 
 async def prepare(plan: Plan, databases: Databases, work_dir: Path) -> None:
-    """Make the databases that all measurements start from.
+    """Create the databases from which all measurements start.
 
-    Contenders of one schema share one; the last of them, which is the faster, fills it.
+    Contenders with the same schema share one; the last of them, which is the faster, fills it.
     """
     for contender in {each.template: each for each in plan.contenders}.values():
         url = await databases.create(contender.template)
@@ -111,9 +111,9 @@ async def measure(plan: Plan, trial: Trial, databases: Databases, work_dir: Path
 
 
 def check_honesty(trial: Trial, result: LoadResult, applied: int) -> None:
-    """Raise BenchmarkError unless every 200 is an applied payment, and every one has its 200.
+    """Raise BenchmarkError unless 200 answers and applied payments match.
 
-    A request whose answer was lost may have been applied or not. None at all is an error too.
+    A request whose answer was lost may or may not have been applied. No answer at all is an error.
     """
     if result.events == 0 or not result.accepted <= applied <= result.accepted + result.lost:
         raise BenchmarkError(
@@ -140,7 +140,7 @@ def figures_of(result: LoadResult, usage: Usage) -> Figures:
 
 
 def foreign_cpu_share(result: LoadResult, usage: Usage) -> float:
-    """The part of the machine that went to others: if it is not small, measure again."""
+    """The share of the machine that other processes used. If it is not small, measure again."""
     ours_s = usage.server_cpu_s + usage.postgres_cpu_s + result.client_cpu_s
     available_s = (result.seconds + result.drain_s) * (os.cpu_count() or 1)
     return max(usage.machine_cpu_s - ours_s, 0.0) / available_s

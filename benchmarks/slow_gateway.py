@@ -1,4 +1,4 @@
-"""A gateway that takes its time: PortOne's query for one payment, where every payment is paid."""
+"""A slow gateway: PortOne's query for one payment, where every payment is paid."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ STOP_TIMEOUT_S = 1.0
 
 @asynccontextmanager
 async def slow_gateway() -> AsyncIterator[str]:
-    """Where it listens, for the length of the block."""
+    """Run it for the length of the block, and return its address."""
     app = web.Application()
     app.router.add_get("/payments/{id}", _payment)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_TIMEOUT_S)

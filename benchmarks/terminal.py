@@ -10,12 +10,12 @@ FILE_WIDTH = 160
 
 
 def open_console() -> Console:
-    """As wide as the terminal, or as a table needs."""
+    """A console as wide as the terminal, or as a table needs."""
     return Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
 
 
 def terminal_table(columns: Sequence[str], *, texts: Sequence[str], caption: str) -> Table:
-    """An empty table whose columns are numbers, but for those named in texts."""
+    """An empty table. Columns hold numbers, except for those named in texts."""
     table = Table(caption=caption)
     for column in columns:
         is_text = column in texts

@@ -1,4 +1,4 @@
-"""The events that are sent: signed, unique, spread over users that exist."""
+"""The events to send: signed, unique, for existing users."""
 
 import hashlib
 import hmac
@@ -26,7 +26,7 @@ class SignedEvent:
 
 
 def email_of(user: int) -> str:
-    """The address of the n-th user; already in normal form."""
+    """The address of the n-th user, in normal form."""
     return f"user{user:06d}@example.com"
 
 
@@ -36,7 +36,7 @@ def first_events(*, users: int) -> Iterator[SignedEvent]:
 
 
 def random_events(*, users: int, count: int) -> Iterator[SignedEvent]:
-    """Events of users in a random order that is the same for every contender."""
+    """Events of users in a random order, the same for every contender."""
     order = random.Random(ORDER_SEED)
     return _events(islice(iter(lambda: order.randrange(users), None), count))
 

@@ -1,4 +1,4 @@
-"""One run: how much leaves through a bus and is taken, how late, and at what cost."""
+"""Measure a bus: throughput, delay and cost of publishing and consuming."""
 
 import os
 import time
@@ -18,7 +18,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.markdown import markdown_list, markdown_table, write_section
 from benchmarks.terminal import terminal_table
 from paidonce.bus.relay import MAX_BATCH
-from paidonce.opening import opened_database
+from paidonce.db.opening import open_migrated_database
 from paidonce.settings import load_settings
 
 SECTION = "bus"
@@ -32,8 +32,8 @@ COLUMNS = (
     "CPU µs",
     "WAL bytes",
     "published p99 ms",
-    "taken p50 ms",
-    "taken p99 ms",
+    "consumed p50 ms",
+    "consumed p99 ms",
 )
 TEXTS = ("bus",)
 PACE_PER_S = 500
@@ -41,7 +41,7 @@ PACE_PER_S = 500
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many events, how many of them one by one, how long at a steady pace, and where."""
+    """How many messages, how many one by one, how long at a steady pace, and on which buses."""
 
     events: int
     one_by_one: int
@@ -51,7 +51,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one bus did."""
+    """The figures of one bus."""
 
     bus: str
     events_per_s: float
@@ -67,7 +67,7 @@ class Measured:
         ratio = self.relayed_per_s / self.alone_per_s
         rates = (self.events_per_s, self.relayed_per_s, self.alone_per_s)
         costs = (self.cpu_us, self.wal_bytes)
-        late = (self.lags.published_p99_ms, self.lags.taken_p50_ms, self.lags.taken_p99_ms)
+        late = (self.lags.published_p99_ms, self.lags.consumed_p50_ms, self.lags.consumed_p99_ms)
         return [
             self.bus,
             *(f"{value:,.0f}" for value in rates),
@@ -78,7 +78,7 @@ class Measured:
 
 
 async def measure_buses(plan: Plan, console: Console, *, docs: Path | None, command: str) -> None:
-    """Measure and print; into docs, if given, goes the section."""
+    """Measure and print. Write the section into docs, if given."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         async with open_databases(None) as databases:
@@ -107,7 +107,10 @@ async def _measure(url: str, plan: Plan, databases: Databases, progress: Progres
     with TemporaryDirectory(prefix="paidonce-bench-") as folder:
         place = await databases.create(NAME)
         settings = load_settings(Paidonce().write_config(place, Path(folder), port=1))
-        async with opened_database(settings) as database, traffic_on(database, url) as traffic:
+        async with (
+            open_migrated_database(settings) as database,
+            traffic_on(database, url) as traffic,
+        ):
             await traffic.warm_up()
             progress.advance(task)
             alone_per_s = await _relayed_per_s(traffic, plan.one_by_one, max_batch=1)
@@ -128,15 +131,15 @@ async def _relayed_per_s(traffic: Traffic, events: int, *, max_batch: int) -> fl
 
 
 async def _taken(traffic: Traffic, events: int, databases: Databases) -> tuple[float, float, float]:
-    """Events a second from the outbox to their being taken, and what each costs there."""
-    await traffic.take_what_is_left()
+    """Messages per second from the outbox to a consumer, and the cost of each."""
+    await traffic.consume_remaining()
     await traffic.write(events)
     await databases.checkpoint()
     pids = {os.getpid(), await databases.server_pid()}
     # The server is one of our own children, unless it was there before.
     began_wal, began_cpu_s = await databases.wal_bytes(), sum(map(tree_cpu_s, pids))
     began_s = time.perf_counter()
-    await traffic.relay_and_take(events)
+    await traffic.relay_and_consume(events)
     took_s = time.perf_counter() - began_s
     cpu_s = sum(map(tree_cpu_s, pids)) - began_cpu_s
     wal_bytes = await databases.wal_bytes() - began_wal
@@ -149,12 +152,12 @@ def _parts(
     yield f"`{command}`"
     yield markdown_table(COLUMNS, [one.cells for one in measured], texts=TEXTS)
     yield (
-        f"*events/s*: {plan.events:,} events wait in the outbox; relay and consumer run side by "
-        "side in one process until all are taken, each known by its id, without any other effect. "
-        "*CPU* and *WAL* are of that, for each event, of this process and of PostgreSQL; of a "
-        f"broker nothing is counted. *relayed/s*: the relay alone, in batches of {MAX_BATCH:,}; "
-        f"*one by one*: the same in batches of one ({plan.one_by_one:,} events). The last columns: "
-        f"{PACE_PER_S} transactions a second for {plan.seconds:g} s, one event each; the time from "
-        "the event to its being published, and to its being taken and committed."
+        f"*events/s*: {plan.events:,} messages are in the outbox; relay and consumer run in one "
+        "process until all are consumed, with no effect but recording their ids. *CPU* and *WAL* "
+        "are per message, of this process and of PostgreSQL, without the broker. *relayed/s*: the "
+        f"relay alone, in batches of {MAX_BATCH:,}; *one by one*: in batches of one "
+        f"({plan.one_by_one:,} messages). Last columns: {PACE_PER_S} transactions a second for "
+        f"{plan.seconds:g} s, one message each; the time from the transaction until the message is "
+        "published, and until it is consumed and committed."
     )
     yield markdown_list(machine)

@@ -1,1 +1,1 @@
-"""How the cost of receiving and of claiming grows with the tables: make bench ARGS=--grow."""
+"""How the cost of receiving and claiming grows with the tables: `make bench ARGS=--grow`."""

@@ -1,4 +1,4 @@
-"""A history of so many events in a database: what settling them would have left, set by set."""
+"""Fill a database with the rows that processing many events would have left."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from benchmarks.workload import email_of
-from paidonce.domain.events import SourceId
-from paidonce.store.queries import Connection, load_queries
-from paidonce.store.schema import ensure_partitions
+from paidonce.core.events import SourceId
+from paidonce.db.queries import Connection, load_queries
+from paidonce.db.schema import ensure_partitions
 
 QUERIES: Final = load_queries(__file__)
 PAYMENTS_PER_USER: Final = 2
@@ -24,7 +24,7 @@ SESSION: Final = "SET synchronous_commit = off; SET enable_seqscan = off; SET ji
 async def fill(
     connection: Connection, source_id: SourceId, rows: int, advance: Callable[[int], None]
 ) -> None:
-    """Make a history of so many events over several months, and tell how far it is."""
+    """Create a history of this many events over several months, and report progress."""
     await connection.execute(SESSION)
     for now in (datetime.now(UTC) - SPAN, datetime.now(UTC)):
         await ensure_partitions(connection, now)
@@ -48,7 +48,7 @@ async def fill(
 
 
 async def churn(connection: Connection, rows: int) -> None:
-    """Put so many rows into the queue and take them out again."""
+    """Insert this many rows into the queue and delete them again."""
     await connection.execute(SESSION)
     for first, last in _sets(rows):
         row = await QUERIES["enqueue"].row(connection, number=last - first)
@@ -64,7 +64,7 @@ async def count_applied(connection: Connection) -> int:
 
 
 def users_of(rows: int) -> int:
-    """How many users a history of so many events has."""
+    """How many users a history of this many events has."""
     return max(rows // PAYMENTS_PER_USER, 1)
 
 

@@ -11,10 +11,9 @@ SELECT uuidv7(), id, :product, 'ACTIVE', now() + interval '30 days', 1
   FROM new;
 
 -- name: add_history
--- What settling leaves of events that began with number :first of :total, the oldest first, spread
--- over :span until now: for each its key, the event itself, a payment with its id and a message that
--- was published; for one in twenty a line of audit. Keys, ids and owners are in no order, as
--- gateways give them.
+-- The rows of processed events, from number :first of :total, the oldest first, spread over :span
+-- until now. Each has a key, a payment with its id, and a published message; one in twenty has an
+-- audit entry. Keys, ids and users are in random order, as gateways assign them.
 WITH new AS MATERIALIZED (
     SELECT n, now() - age AS at, uuidv7(-age) AS event_id, uuidv7(-age) AS payment_id,
            md5('event' || n) AS event_key, md5('payment' || n) AS payment_key,
@@ -78,16 +77,16 @@ SELECT at, event_id, 'event_deduped', true, jsonb_build_object('request_id', 'ag
  WHERE n % 20 = 0;
 
 -- name: enqueue
--- Rows that are due now and soon gone; returns the first one's id.
+-- Insert queue rows that are deleted soon after; returns the id of the first.
 WITH added AS (
-    INSERT INTO due (run_at, event_id)
+    INSERT INTO event_queue (run_at, event_id)
     SELECT clock_timestamp(), uuidv7() FROM generate_series(1, :number::bigint)
     RETURNING id
 )
 SELECT min(id) AS first_id FROM added;
 
 -- name: dequeue
-DELETE FROM due WHERE id >= :first_id;
+DELETE FROM event_queue WHERE id >= :first_id;
 
 -- name: applied
 SELECT count(*) AS applied FROM payments WHERE applied_at IS NOT NULL;

@@ -1,4 +1,4 @@
-"""How the costs grew, as a table on the terminal, in docs/benchmarks.md, and as a picture."""
+"""The growth of the costs: a table on the terminal and in docs/benchmarks.md, and a plot."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,16 +28,16 @@ COLUMNS = (
 )
 TEXTS = ("step", "old snapshot")
 LEGEND = (
-    "µs: per event, the median of the rounds; app, db: CPU time of the engine and of PostgreSQL "
-    "per event; record B: bytes of WAL records per event; page B: bytes of page images beside "
-    "them, one for each page's first change after a checkpoint; ×: the large database to the "
-    "small one, of time the median of the rounds' own ratios"
+    "µs: time per event, median of the rounds; app, db: CPU time per event of the program and of "
+    "PostgreSQL; record B: bytes of WAL records per event; page B: bytes of full-page images per "
+    "event, one for each page's first change after a checkpoint; ×: the large database relative "
+    "to the small one, for time the median of the ratios of the rounds"
 )
 COLOURS = ("#8a8a8a", "#0b7a75")
 
 
 def growth_table(growths: Sequence[Growth], plan: Plan) -> Table:
-    """The table for people who wait for it."""
+    """The table for the terminal."""
     table = terminal_table(COLUMNS, texts=TEXTS, caption=LEGEND)
     for growth in growths:
         for row in _rows(growth, plan):
@@ -55,16 +55,15 @@ def growth_parts(
     rows = [row for growth in growths for row in _rows(growth, plan)]
     yield markdown_table(COLUMNS, rows, texts=TEXTS)
     yield (
-        "Two servers side by side, each with the settings of the embedded one: one with a history "
-        f"of {plan.small:,} events, one with {plan.large:,}, over {SPAN.days} days and "
-        f"{PAYMENTS_PER_USER} to a user. The rounds change from one to the other, {plan.rounds} "
-        f"rounds of {plan.events:,} events for each step and condition, in batches of {BATCH}, of "
-        "users that exist, on one connection and without HTTP. *receiving* settles new "
-        "deliveries; *storing* keeps them for later; *claiming* takes those from the queue and "
-        "settles them. *old snapshot*: another session holds a snapshot that is older than as many "
-        "rows of the queue as there are events, all of them gone since, and none can be cleared "
-        "away. A checkpoint went before each condition, and a round that does not count. "
-        f"{LEGEND}."
+        "Two servers run side by side with the settings of the embedded one. One has a history of "
+        f"{plan.small:,} events, the other of {plan.large:,}, over {SPAN.days} days and "
+        f"{PAYMENTS_PER_USER} per user. The rounds alternate between them: {plan.rounds} rounds of "
+        f"{plan.events:,} events for each step and condition, in batches of {BATCH}, for existing "
+        "users, on one connection and without HTTP. *receiving* processes new deliveries; "
+        "*storing* queues them; *claiming* claims the queued ones and processes them. *old "
+        "snapshot*: another session holds a snapshot while as many queue rows as the history has "
+        "events were inserted and deleted, so that none can be vacuumed. Each condition starts "
+        f"with a checkpoint and a round that is not counted. {LEGEND}."
     )
     yield markdown_list(machine)
 

@@ -1,4 +1,4 @@
-"""The order of the measurements: two shops side by side, a small one and a large one, in turns."""
+"""The order of the measurements: a small and a large shop, alternating."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
@@ -29,7 +29,7 @@ class Plan:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Both, the small one first."""
+        """Both sizes, the small one first."""
         return self.small, self.large
 
 
@@ -70,7 +70,7 @@ async def _fill(shops: Sequence[Shop], progress: Progress) -> None:
 async def _rounds(
     plan: Plan, shops: Sequence[Shop], progress: Progress, *, with_old_snapshot: bool
 ) -> list[Observation]:
-    """The rounds of one condition; one more goes before them, to warm up."""
+    """The rounds of one condition, after one round to warm up."""
     name = "with an old snapshot" if with_old_snapshot else "measuring"
     task, done = progress.add_task(name, total=plan.rounds + 1), []
     for number in range(plan.rounds + 1):
@@ -83,7 +83,7 @@ async def _rounds(
 
 
 def _turns(shops: Sequence[Shop], number: int) -> Iterator[tuple[Step, Shop]]:
-    """The steps in their order; who goes first changes from round to round."""
+    """The steps in order. Which shop goes first alternates between rounds."""
     order = shops if number % 2 == 0 else shops[::-1]
     for step in Step:
         for shop in order:
@@ -91,7 +91,7 @@ def _turns(shops: Sequence[Shop], number: int) -> Iterator[tuple[Step, Shop]]:
 
 
 async def _check_honesty(plan: Plan, shops: Sequence[Shop]) -> None:
-    """Raise BenchmarkError unless every event that went through a step left an applied payment."""
+    """Raise BenchmarkError unless every event left an applied payment."""
     rounds = len(CONDITIONS) * (plan.rounds + 1)
     measured = rounds * len(SETTLING_STEPS) * plan.events
     for shop in shops:
@@ -102,7 +102,7 @@ async def _check_honesty(plan: Plan, shops: Sequence[Shop]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one event costs. Time is the median of the rounds, the others are means over all."""
+    """The cost of one event. Time is the median of the rounds, the others are means."""
 
     us: float
     app_us: float
@@ -123,7 +123,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A step in one condition, in both shops, and how the large one compares."""
+    """A step in one condition, in both shops, with their ratios."""
 
     step: Step
     with_old_snapshot: bool

@@ -1,4 +1,4 @@
-"""One run of the comparison of a small and a large database: fill, measure, report."""
+"""Compare a small and a large database: fill, measure, report."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +15,7 @@ SECTION = "growth"
 
 
 async def grow(plan: Plan, console: Console, *, docs: Path | None, command: str) -> None:
-    """Measure and print; into docs, if given, go the section and the picture."""
+    """Measure and print. Write the section and the plot into docs, if given."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with (
         TemporaryDirectory(prefix="paidonce-bench-") as work_dir,

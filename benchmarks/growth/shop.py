@@ -1,4 +1,4 @@
-"""A server of its own with a history of so many events, and the engine that works on it."""
+"""A database server with a history of events, and the code that works on it."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -8,13 +8,13 @@ from pathlib import Path
 from benchmarks.contenders import Paidonce
 from benchmarks.databases import Databases, connected, open_databases
 from benchmarks.growth.fill import churn, count_applied, fill, users_of
-from paidonce.configured import load_rules
-from paidonce.engine.items import Source
-from paidonce.engine.transactions import Settler
-from paidonce.engine.worker import Worker
-from paidonce.opening import opened_database
+from paidonce.bootstrap.rules import load_rules
+from paidonce.db.opening import open_migrated_database
+from paidonce.db.pool import Database
+from paidonce.processing.items import Source
+from paidonce.processing.transactions import Processor
+from paidonce.queue.worker import Worker
 from paidonce.settings import load_settings
-from paidonce.store.db import Database
 
 NAME = "bench_growth"
 BATCH = 64
@@ -22,13 +22,13 @@ BATCH = 64
 
 @dataclass(frozen=True, slots=True)
 class Shop:
-    """What the steps need. The engine's parts live as long as the shop, as they do in a service."""
+    """What the steps need. Its parts live as long as the shop, as in a service."""
 
     rows: int
     databases: Databases
     database: Database
     source: Source
-    settler: Settler
+    processor: Processor
     worker: Worker
 
     @property
@@ -37,22 +37,22 @@ class Shop:
         return users_of(self.rows)
 
     async def fill(self, advance: Callable[[int], None]) -> None:
-        """Make the history; every shop starts with its pages written out."""
+        """Create the history, and run a checkpoint."""
         async with connected(self.database.url) as connection:
             await fill(connection, self.source.id, self.rows, advance)
         await self.databases.checkpoint()
 
     async def count_applied(self) -> int:
-        """How many payments were applied in the shop's life."""
+        """How many payments are applied in this shop."""
         async with connected(self.database.url) as connection:
             return await count_applied(connection)
 
     @asynccontextmanager
     async def old_snapshot(self) -> AsyncIterator[None]:
-        """Somebody looks at the database as it is now until the end of the block.
+        """Hold a snapshot of the database until the end of the block.
 
-        While he does, as many rows as the shop has events come and go in the queue. None of them
-        can be cleared away.
+        Meanwhile as many queue rows as the shop has events are inserted and deleted. None of them
+        can be vacuumed.
         """
         url = self.database.url
         async with (
@@ -62,22 +62,22 @@ class Shop:
         ):
             await idle.execute("SELECT 1")
             await churn(busy, self.rows)
-            await busy.execute("VACUUM (ANALYZE) due")
+            await busy.execute("VACUUM (ANALYZE) event_queue")
             await self.databases.checkpoint()
             yield
 
 
 @asynccontextmanager
 async def open_shop(rows: int, work_dir: Path) -> AsyncIterator[Shop]:
-    """Start a fresh server with the product's own settings; it is removed at the end."""
+    """Start a new server with the settings of the embedded one; remove it at the end."""
     async with open_databases(None) as databases:
         config = Paidonce().write_config(await databases.create(NAME), work_dir, port=1)
         settings = load_settings(config)
-        async with opened_database(settings) as database:
+        async with open_migrated_database(settings) as database:
             rules, sources = await load_rules(settings, database)
-            settler, worker = Settler(database, rules), Worker(database, rules, max_batch=BATCH)
+            processor, worker = Processor(database, rules), Worker(database, rules, max_batch=BATCH)
             try:
-                yield Shop(rows, databases, database, sources["bench"], settler, worker)
+                yield Shop(rows, databases, database, sources["bench"], processor, worker)
             finally:
-                await settler.close()
+                await processor.close()
                 await worker.close()

@@ -1,4 +1,4 @@
-"""The steps that are measured, each through the engine's own code, without HTTP."""
+"""The measured steps, each through Paidonce's own code, without HTTP."""
 
 import gc
 import os
@@ -16,12 +16,12 @@ from benchmarks.databases import Databases
 from benchmarks.floor import read_event
 from benchmarks.growth.shop import BATCH, Shop
 from benchmarks.workload import distinct_events
-from paidonce.domain.events import DEFERRED, Outcome
-from paidonce.engine.items import Result
+from paidonce.core.events import DEFERRED, Outcome
+from paidonce.processing.items import ResultKind
 
 
 class Step(StrEnum):
-    """What is measured. What is stored in one step is claimed in the next."""
+    """The steps. Events that are stored in one step are claimed in the next."""
 
     RECEIVING = "receiving"
     STORING = "storing"
@@ -30,7 +30,7 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What so many events cost."""
+    """The cost of a number of events."""
 
     events: int
     seconds: float
@@ -41,29 +41,31 @@ class Cost:
 
 
 async def measure_step(step: Step, shop: Shop, events: int) -> Cost:
-    """Take so many events through a step. Raises BenchmarkError unless it did its work."""
+    """Run this many events through a step. Raises BenchmarkError if one was not processed."""
     match step:
         case Step.RECEIVING:
-            return await _settled(shop, events, None, Result.PROCESSED)
+            return await _processed(shop, events, None, ResultKind.PROCESSED)
         case Step.STORING:
-            return await _settled(shop, events, DEFERRED, Result.ACCEPTED)
+            return await _processed(shop, events, DEFERRED, ResultKind.ACCEPTED)
         case Step.CLAIMING:
             return await _measured(shop, events, lambda: _claim(shop, events))
         case _:
             assert_never(step)
 
 
-async def _settled(shop: Shop, events: int, preset: Outcome | None, expected: Result) -> Cost:
+async def _processed(
+    shop: Shop, events: int, forced_outcome: Outcome | None, expected: ResultKind
+) -> Cost:
     signed = distinct_events(users=shop.users, count=events)
-    ready = [read_event(one, shop.source, preset) for one in signed]
+    ready = [read_event(one, shop.source, forced_outcome) for one in signed]
 
-    async def settle() -> None:
+    async def process() -> None:
         for first in range(0, events, BATCH):
-            settled = await shop.settler.settle(ready[first : first + BATCH])
-            if any(verdict.result is not expected for verdict in settled.verdicts):
+            processed = await shop.processor.process(ready[first : first + BATCH])
+            if any(result.kind is not expected for result in processed.results):
                 raise BenchmarkError(f"not all of a batch were {expected}")
 
-    return await _measured(shop, events, settle)
+    return await _measured(shop, events, process)
 
 
 async def _claim(shop: Shop, events: int) -> None:
@@ -73,7 +75,7 @@ async def _claim(shop: Shop, events: int) -> None:
         while claimed < events and (number := await shop.worker.run_once()) > 0:
             claimed += number
     if claimed != events:
-        raise BenchmarkError(f"{events} events were due, {claimed} were claimed")
+        raise BenchmarkError(f"{events} events were queued, {claimed} were claimed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ async def _measured(shop: Shop, events: int, work: Callable[[], Awaitable[None]]
 
 @contextmanager
 def _no_garbage_collected() -> Iterator[None]:
-    """A collection costs as much as several batches, and would hit one shop or the other."""
+    """Disable garbage collection: it costs as much as several batches."""
     gc.collect()
     gc.disable()
     try:

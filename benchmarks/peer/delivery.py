@@ -1,4 +1,4 @@
-"""One delivery as it arrived, what becomes known about it on the way, and its answer."""
+"""One delivery as it arrived, the data for its log line, and its answer."""
 
 import hashlib
 import hmac
@@ -40,7 +40,7 @@ class Delivery:
 
     @property
     def event_key(self) -> str:
-        """What makes a repeated delivery a repetition."""
+        """The key by which a repeated delivery is recognised."""
         return f"{PROVIDER}:{self.payload.event_id or self.payload_hash}"
 
     def is_signed_with(self, secret: bytes) -> bool:
@@ -71,7 +71,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Trail:
-    """What the log line of a delivery tells, filled in while it is handled."""
+    """The fields of the log line of a delivery, filled in while it is handled."""
 
     request_id: str = field(default_factory=lambda: uuid4().hex)
     started_at: float = field(default_factory=perf_counter)

@@ -157,7 +157,7 @@ async def apply(
 
 
 async def upsert_payment(session: AsyncSession, delivery: Delivery, trail: Trail) -> Payment:
-    """Step 5.1: the locked payment, made if it is new, its status moved forward if not."""
+    """Step 5.1: the locked payment, inserted if it is new, otherwise with its status advanced."""
     payload = delivery.payload
     payment = await session.scalar(
         select(Payment)
@@ -190,6 +190,6 @@ async def upsert_payment(session: AsyncSession, delivery: Delivery, trail: Trail
 
 
 def close_event(event: WebhookEvent, status: EventStatus, trail: Trail) -> None:
-    """Every end of an event other than success; the commit writes it."""
+    """Finish an event that did not succeed. The commit writes it."""
     event.status, event.processed_at = status, datetime.now(UTC)
     event.error_code, event.error_message = trail.error_code, trail.error_message

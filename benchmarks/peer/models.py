@@ -18,7 +18,7 @@ class _UpperCase(StrEnum):
 
 
 class SubscriptionStatus(_UpperCase):
-    """Whether the user has what was paid for."""
+    """Whether the subscription is active."""
 
     INACTIVE = auto()
     ACTIVE = auto()
@@ -26,7 +26,7 @@ class SubscriptionStatus(_UpperCase):
 
 
 class PaymentStatus(_UpperCase):
-    """What the provider says of a payment."""
+    """The status of a payment at the provider."""
 
     RECEIVED = auto()
     SUCCEEDED = auto()
@@ -35,7 +35,7 @@ class PaymentStatus(_UpperCase):
 
 
 class EventStatus(_UpperCase):
-    """How far a delivery has come."""
+    """The state of an event."""
 
     RECEIVED = auto()
     VALIDATED = auto()
@@ -50,7 +50,7 @@ Moment = Annotated[datetime, mapped_column(server_default=func.now())]
 
 
 class Base(DeclarativeBase):
-    """The types that plain annotations stand for."""
+    """Maps annotations to column types."""
 
     type_annotation_map: ClassVar[dict[Any, Any]] = {
         str: Text,

@@ -1,4 +1,4 @@
-"""What the reference decides with: the words of the gateway, the order of statuses, the plans."""
+"""The rules of the reference: the gateway's statuses, their order, the plans."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,7 +30,7 @@ PLANS = {"monthly": Plan(price=Decimal("990.00"), currency="RUB", duration=timed
 
 
 def forward_only(known: PaymentStatus, reported: PaymentStatus) -> PaymentStatus:
-    """Whichever is further on: a payment never goes back."""
+    """The later status: a payment never goes back."""
     return max(known, reported, key=STATUS_ORDER.index)
 
 

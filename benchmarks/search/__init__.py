@@ -1,1 +1,1 @@
-"""What a search, the statistics and the metrics take with many events: make bench ARGS=--search."""
+"""The time of searches, statistics and metrics with many events: `make bench ARGS=--search`."""

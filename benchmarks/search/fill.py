@@ -1,11 +1,11 @@
-"""A history of so many events that a search could go wrong on."""
+"""Fill a database with a history that is difficult for searches."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from paidonce.store.queries import Connection, load_queries
-from paidonce.store.schema import ensure_partitions
+from paidonce.db.queries import Connection, load_queries
+from paidonce.db.schema import ensure_partitions
 
 QUERIES: Final = load_queries(__file__)
 SPAN: Final = timedelta(days=120)
@@ -14,7 +14,7 @@ DELTAS: Final = 5_000
 
 
 async def fill(connection: Connection, rows: int, advance: Callable[[int], None]) -> None:
-    """Make the history, over several months, and tell how far it is."""
+    """Create the history, over several months, and report progress."""
     await connection.execute("SET synchronous_commit = off; SET jit = off")
     now = datetime.now(UTC)
     for time in (now - SPAN, now - SPAN / 2, now):

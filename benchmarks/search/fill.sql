@@ -1,14 +1,14 @@
 -- name: add_sources
--- One that nearly everything is of, one that has sent nothing for months, one that never has.
+-- A common source, one that has sent nothing for months, and one that never has.
 INSERT INTO sources (name, provider) VALUES ('common', 'tilda'), ('rare', 'tilda'),
                                             ('silent', 'tilda')
 ON CONFLICT DO NOTHING;
 
 -- name: add_history
--- Events number :first to :last of :total, the oldest first, spread over :span until now, and for
--- each a payment and an order. What can mislead a search is in it: the oldest third was refused and
--- nothing since; the rare source has only the very oldest; one payment, one order and one address are
--- those of a third of all.
+-- Events :first to :last of :total, the oldest first, spread over :span until now, each with a
+-- payment and an order. The distribution is difficult for a search: the oldest third was refused and
+-- nothing since; the rare source has only the very oldest; a third of all events shares one payment,
+-- one order and one address.
 WITH new AS MATERIALIZED (
     SELECT n, now() - age AS at, uuidv7(-age) AS id, n < :total::bigint / 3 AS is_old,
            (SELECT s.id FROM sources AS s
@@ -69,7 +69,7 @@ SELECT id, 'o-' || n, CASE WHEN is_old THEN 'booking' ELSE 'order' END, 'PENDING
      SELECT CASE WHEN n % 3 = 0 THEN 'hot@example.com' ELSE n || '@example.com' END) AS who (email);
 
 -- name: add_counts
--- The statistics of a year, and deltas that nobody has folded for a while.
+-- The statistics of a year, and deltas that are not folded yet.
 WITH counts AS (
     INSERT INTO event_counts
     SELECT current_date - back, s.id, method, 1000, 10, 1, 900, 89

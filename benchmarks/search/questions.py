@@ -1,29 +1,33 @@
-"""What operators, and Prometheus, ask."""
+"""The queries of operators and of Prometheus."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from paidonce.domain.events import EventStatus
-from paidonce.domain.payments import PaymentStatus
-from paidonce.operations import Operations
+from paidonce.bootstrap.services import Services
+from paidonce.core.events import EventStatus
+from paidonce.core.orders import Kind
+from paidonce.core.payments import PaymentStatus
+from paidonce.events.model import EventQuery
+from paidonce.orders.model import OrderQuery
+from paidonce.payments.model import PaymentQuery
 
-Ask = Callable[[Operations], Awaitable[Any]]
+Ask = Callable[[Services], Awaitable[Any]]
 
 LIMIT = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question, by the words of the API."""
+    """One query, written as in the API."""
 
     name: str
     ask: Ask
 
 
 def questions() -> list[Question]:
-    """Each filter alone, some together, and what counts."""
+    """Each filter alone, some combinations, and the counts."""
     month_ago = datetime.now(UTC) - timedelta(days=30)
     return [
         _events(""),
@@ -47,19 +51,25 @@ def questions() -> list[Question]:
                   status=PaymentStatus.SUCCEEDED, source="rare"),
         _payments("review=USER_MISSING", review="USER_MISSING"),
         Question("orders?kind=booking: nothing in its budget",
-                 lambda verbs: verbs.orders(limit=LIMIT, kind="booking")),
-        Question("stats?days=7", lambda verbs: verbs.statistics(days=7)),
-        Question("stats?days=366", lambda verbs: verbs.statistics(days=366)),
-        Question("metrics: backlog", lambda verbs: verbs.backlog()),
-        Question("metrics: unapplied money", lambda verbs: verbs.unapplied_money()),
-        Question("metrics: to review", lambda verbs: verbs.to_review()),
+                 lambda services: services.orders.search(
+                     OrderQuery(limit=LIMIT, kind=Kind.BOOKING))),
+        Question("stats?days=7", lambda services: services.statistics.report(days=7)),
+        Question("stats?days=366", lambda services: services.statistics.report(days=366)),
+        Question("metrics: backlog", lambda services: services.events.backlog()),
+        Question("metrics: unapplied money", lambda services: services.payments.unapplied_money()),
+        Question("metrics: to review", lambda services: services.payments.to_review()),
     ]  # fmt: skip
 
 
 def _events(name: str, **filters: Any) -> Question:
     title = f"events?{name}" if name else "events"
-    return Question(title, lambda verbs: verbs.events(limit=LIMIT, **filters))
+    return Question(
+        title, lambda services: services.events.search(EventQuery(limit=LIMIT, **filters))
+    )
 
 
 def _payments(name: str, **filters: Any) -> Question:
-    return Question(f"payments?{name}", lambda verbs: verbs.payments(limit=LIMIT, **filters))
+    return Question(
+        f"payments?{name}",
+        lambda services: services.payments.search(PaymentQuery(limit=LIMIT, **filters)),
+    )

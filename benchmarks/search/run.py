@@ -1,4 +1,4 @@
-"""One run: a history of so many events, each question some times, and the table of it."""
+"""Measure queries on a large history, and report them."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -18,21 +18,21 @@ from benchmarks.markdown import markdown_list, markdown_table, write_section
 from benchmarks.search.fill import SPAN, fill
 from benchmarks.search.questions import LIMIT, Question, questions
 from benchmarks.terminal import terminal_table
-from paidonce.configured import load_rules
-from paidonce.opening import opened_database
-from paidonce.operations import Operations
+from paidonce.bootstrap.rules import load_rules
+from paidonce.bootstrap.services import Services, build_services
+from paidonce.db.opening import open_migrated_database
+from paidonce.db.search import BUDGET
 from paidonce.settings import load_settings
-from paidonce.store.searching import BUDGET
 
 SECTION = "search"
 NAME = "bench_search"
-COLUMNS = ("question", "median ms", "slowest ms")
-TEXTS = ("question",)
+COLUMNS = ("query", "median ms", "slowest ms")
+TEXTS = ("query",)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many events there are, and how often each question is asked."""
+    """How many events there are, and how often each query runs."""
 
     rows: int
     rounds: int
@@ -40,7 +40,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long one question took, each time."""
+    """How long one query took, each time."""
 
     question: Question
     milliseconds: Sequence[float]
@@ -53,7 +53,7 @@ class Timing:
 
 
 async def search(plan: Plan, console: Console, *, docs: Path | None, command: str) -> None:
-    """Measure and print; into docs, if given, goes the section."""
+    """Measure and print. Write the section into docs, if given."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         timings, machine = await _measure(plan, progress)
@@ -73,30 +73,32 @@ async def _measure(plan: Plan, progress: Progress) -> tuple[list[Timing], dict[s
         with TemporaryDirectory(prefix="paidonce-bench-") as folder:
             url = await databases.create(NAME)
             settings = load_settings(Paidonce().write_config(url, Path(folder), port=1))
-            async with opened_database(settings) as database:
+            async with open_migrated_database(settings) as database:
                 task = progress.add_task("filling", total=plan.rows)
                 async with connected(url) as connection:
                     await fill(connection, plan.rows, partial(progress.advance, task))
                 await databases.checkpoint()
                 rules, _ = await load_rules(settings, database)
-                timings = await _ask_all(Operations(database, rules), plan, progress)
+                timings = await _ask_all(build_services(database, rules), plan, progress)
         return timings, describe_machine(await databases.settings())
 
 
-async def _ask_all(verbs: Operations, plan: Plan, progress: Progress) -> list[Timing]:
+async def _ask_all(services: Services, plan: Plan, progress: Progress) -> list[Timing]:
     asked = questions()
-    task = progress.add_task("asking", total=len(asked))
+    task = progress.add_task("querying", total=len(asked))
     timings = []
     for question in asked:
-        await question.ask(verbs)  # to warm up
-        timings.append(Timing(question, [await _time(question, verbs) for _ in range(plan.rounds)]))
+        await question.ask(services)  # to warm up
+        timings.append(
+            Timing(question, [await _time(question, services) for _ in range(plan.rounds)])
+        )
         progress.advance(task)
     return timings
 
 
-async def _time(question: Question, verbs: Operations) -> float:
+async def _time(question: Question, services: Services) -> float:
     began_s = time.perf_counter()
-    await question.ask(verbs)
+    await question.ask(services)
     return (time.perf_counter() - began_s) * 1000
 
 
@@ -106,11 +108,11 @@ def _parts(
     yield f"`{command}`"
     yield markdown_table(COLUMNS, [timing.cells for timing in timings], texts=TEXTS)
     yield (
-        f"{plan.rows:,} events over {SPAN.days} days, with a payment and an order for each. A "
-        "third of them has the same payment, a third the same order; the oldest third was refused, "
-        f"and nothing since. Each question is for a page of {LIMIT} and was asked {plan.rounds} "
-        "times after a first time, by the verbs that HTTP and the command line call. *Nothing in "
-        f"its budget*: {BUDGET:,} rows were looked at, none of them matches, and the page says "
-        "where to go on."
+        f"{plan.rows:,} events over {SPAN.days} days, each with a payment and an order. A third of "
+        "them has the same payment, a third the same order; the oldest third was refused, and "
+        f"nothing since. Each query is for a page of {LIMIT} and ran {plan.rounds} times after a "
+        "first time, through the services that HTTP and the command line call. *Nothing in its "
+        f"budget*: {BUDGET:,} rows were read, none of them matches, and the page has a cursor to "
+        "continue."
     )
     yield markdown_list(machine)

@@ -78,7 +78,7 @@ async def apply(db: AsyncConnection, delivery: Delivery, trail: Trail) -> Answer
 
 
 async def upsert_payment(db: AsyncConnection, delivery: Delivery, trail: Trail) -> AnyRow:
-    """Step 5.1: the locked payment, made if it is new, its status moved forward if not."""
+    """Step 5.1: the locked payment, inserted if it is new, otherwise with its status advanced."""
     payload = delivery.payload
     key = {"provider": PROVIDER, "external_payment_id": payload.external_payment_id}
     known = (await db.execute(statements.lock_payment, key)).one_or_none()
@@ -94,7 +94,7 @@ async def upsert_payment(db: AsyncConnection, delivery: Delivery, trail: Trail) 
 
 
 async def update_payment(db: AsyncConnection, known: AnyRow, delivery: Delivery) -> AnyRow:
-    """Step 5.1, second branch: never backwards, never over what is known."""
+    """Step 5.1, second branch: never backwards, never overwriting known values."""
     values = {
         "payment_id": known.id,
         "new_status": forward_only(known.status, PaymentStatus.SUCCEEDED),
@@ -133,7 +133,7 @@ async def extend_once(
 
 
 async def lock_subscription(db: AsyncConnection, user_id: UUID) -> AnyRow:
-    """Step 5.3: the user's only subscription, made if there is none."""
+    """Step 5.3: the user's only subscription, inserted if there is none."""
     key = {"user_id": user_id}
     found = (await db.execute(statements.lock_subscription, key)).one_or_none()
     return found or (await db.execute(statements.insert_subscription, key)).one()
@@ -142,7 +142,7 @@ async def lock_subscription(db: AsyncConnection, user_id: UUID) -> AnyRow:
 async def close_event(
     db: AsyncConnection, status: EventStatus, answer: Answer, trail: Trail
 ) -> Answer:
-    """Every end of an event other than success."""
+    """Finish an event that did not succeed."""
     values = {
         "event_id": trail.webhook_event_id,
         "new_status": status,

@@ -1,1 +1,1 @@
-"""Reserve and commit beside the same written by hand: make bench ARGS=--wallet."""
+"""Reserve and commit, compared with a hand-written wallet: `make bench ARGS=--wallet`."""

@@ -1,4 +1,4 @@
-"""The same wallet as one writes it by hand: a transaction for each call, guarded and counted."""
+"""A hand-written wallet: one transaction per call, with guarded updates that count rows."""
 
 from typing import Any
 from uuid import UUID, uuid4
@@ -37,31 +37,31 @@ VALUES ($1, $2, $3, $5, -$6::bigint, now()), ($1, $2, $4, $5, $6, now())
 """
 
 
-class RefusedError(Exception):
-    """The money is not there, or it is not reserved."""
+class RejectedError(Exception):
+    """The funds are insufficient, or nothing is reserved."""
 
 
 class ByHand:
-    """A pool, and a transaction for each call."""
+    """A pool, and one transaction per call."""
 
     def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]") -> None:
         self._pool = pool
 
     async def reserve(self, payment_id: str, wallet_id: UUID, amount_minor: int) -> None:
-        """Set so much aside, unless that was done before."""
+        """Reserve the amount, unless that was done before."""
         async with self._pool.acquire() as connection, connection.transaction():
             new = await connection.fetchval(RESERVED, payment_id, wallet_id, b"hash", amount_minor)
             if new is None:
                 return
             if await connection.execute(SET_ASIDE, wallet_id, amount_minor) != "UPDATE 1":
-                raise RefusedError
+                raise RejectedError
 
     async def commit(self, payment_id: str) -> None:
-        """Take what was set aside."""
+        """Commit the reservation."""
         async with self._pool.acquire() as connection, connection.transaction():
             row: Any = await connection.fetchrow(COMMITTED, payment_id)
             if row is None:
-                raise RefusedError
+                raise RejectedError
             wallet_id, amount_minor = row
             currency = await connection.fetchval(TAKEN, wallet_id, amount_minor)
             accounts = (f"wallet:{wallet_id}", f"spent:{currency}")
@@ -70,10 +70,10 @@ class ByHand:
             )
 
     async def close(self) -> None:
-        """Let go of the pool."""
+        """Close the pool."""
         await self._pool.close()
 
 
 async def by_hand(url: str) -> ByHand:
-    """One on this database."""
+    """Open one on this database."""
     return ByHand(await asyncpg.create_pool(url, min_size=POOL_SIZE, max_size=POOL_SIZE))

@@ -1,4 +1,4 @@
-"""One run: pairs of reserve and commit, by so many callers, beside the same written by hand."""
+"""Measure pairs of reserve and commit by many callers, compared with a hand-written wallet."""
 
 import asyncio
 import time
@@ -20,8 +20,8 @@ from benchmarks.markdown import markdown_list, markdown_table, write_section
 from benchmarks.terminal import terminal_table
 from benchmarks.wallet.by_hand import POOL_SIZE, by_hand
 from benchmarks.wallet.ours import ours
-from paidonce.store.db import open_database
-from paidonce.store.schema import migrate
+from paidonce.db.pool import open_database
+from paidonce.db.schema import migrate
 
 SECTION = "wallet"
 TEMPLATE = "bench_wallet_template"
@@ -46,7 +46,7 @@ SELECT count(*)
 
 
 class Till(Protocol):
-    """Somebody who reserves and commits."""
+    """Reserves and commits."""
 
     async def reserve(self, payment_id: str, wallet_id: UUID, amount_minor: int) -> None: ...
 
@@ -60,7 +60,7 @@ Open = Callable[[str], Awaitable[Till]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many callers there are, and for how long they call, how often."""
+    """How many callers, for how long, and how many rounds."""
 
     callers: Sequence[int]
     seconds: float
@@ -69,7 +69,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What was measured of so many callers on so many wallets."""
+    """The figures for a number of callers and wallets."""
 
     callers: int
     wallets: int
@@ -87,7 +87,7 @@ class Line:
 
 
 async def wallet(plan: Plan, console: Console, *, docs: Path | None, command: str) -> None:
-    """Measure and print; into docs, if given, goes the section."""
+    """Measure and print. Write the section into docs, if given."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     async with open_databases(None) as databases:
         with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
@@ -122,7 +122,7 @@ async def _measure_all(plan: Plan, databases: Databases, progress: Progress) -> 
 
 
 async def _measure(plan: Plan, databases: Databases, line: Line, opened: Open) -> float:
-    """Pairs a second on a fresh database, which has to add up afterwards."""
+    """Pairs per second on a fresh database, whose ledger is verified afterwards."""
     url = await databases.create(NAME, template=TEMPLATE)
     async with connected(url) as connection:
         rows = await connection.fetch(FILL, line.wallets, FULL_MINOR)
@@ -140,7 +140,7 @@ async def _measure(plan: Plan, databases: Databases, line: Line, opened: Open) -
 
 
 async def _call(till: Till, wallets: Sequence[UUID], callers: int, seconds: float) -> float:
-    """How many pairs a second so many callers get done, each one after the other."""
+    """Pairs per second of this many concurrent callers."""
     done = 0
     end_s = time.perf_counter() + seconds
 
@@ -164,11 +164,10 @@ def _parts(
     yield f"`{command}`"
     yield markdown_table(COLUMNS, [line.cells for line in lines], texts=())
     yield (
-        "Each caller reserves an amount and commits it, again and again, in a wallet chosen by "
-        f"lot; the median of {plan.rounds} rounds of {plan.seconds:g} s, a fresh database for "
-        "each, whose ledger explained its wallets afterwards. *By hand* is one transaction for "
-        "each call, with guarded updates whose rows are counted, over "
-        f"{POOL_SIZE} connections, on the same tables; it runs in the same run and process, on "
-        "the same event loop."
+        "Each caller repeatedly reserves an amount in a random wallet and commits it. Median of "
+        f"{plan.rounds} rounds of {plan.seconds:g} s, each on a fresh database whose ledger "
+        "explained its wallets afterwards. *By hand* is one transaction per call, with guarded "
+        f"updates that count rows, over {POOL_SIZE} connections, on the same tables, in the same "
+        "run, process and event loop."
     )
     yield markdown_list(machine)

@@ -1,4 +1,4 @@
-"""Says what a gateway says when an order was paid: `python pay.py REFERENCE [URL]`."""
+"""Sends the webhook of a paid order, as a gateway would: `python pay.py REFERENCE [URL]`."""
 
 import json
 import os

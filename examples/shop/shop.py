@@ -23,26 +23,26 @@ pay = paidonce.asgi(Path(__file__).with_name("paidonce.toml"))
 
 
 @paidonce.on("payment.succeeded")
-async def pack(happened: paidonce.Happened) -> None:
-    """An order is paid: a mug leaves, once."""
-    if happened.order is None:
+async def pack(hook_event: paidonce.HookEvent) -> None:
+    """An order is paid: send one mug."""
+    if hook_event.order is None:
         raise paidonce.Reject("NO_ORDER", "we sell by order only")
-    await happened.connection.execute(
-        "INSERT INTO parcels (reference) VALUES ($1)", happened.order.reference
+    await hook_event.connection.execute(
+        "INSERT INTO parcels (reference) VALUES ($1)", hook_event.order.reference
     )
 
 
 @paidonce.on("payment.refunded")
-async def call_back(happened: paidonce.Happened) -> None:
-    """Its money went back: so does the mug."""
-    await happened.connection.execute(
-        "UPDATE parcels SET state = 'called back' WHERE reference = $1", happened.payment.order
+async def call_back(hook_event: paidonce.HookEvent) -> None:
+    """The payment was refunded: call the mug back."""
+    await hook_event.connection.execute(
+        "UPDATE parcels SET state = 'called back' WHERE reference = $1", hook_event.payment.order
     )
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Paidonce runs while the shop does."""
+    """Run Paidonce while the shop runs."""
     async with pay.lifespan():
         async with pay.connection() as connection:
             await connection.execute(PARCELS)
@@ -55,15 +55,15 @@ app.mount("/pay", pay)
 
 @app.post("/mugs", status_code=201)
 async def buy_a_mug() -> dict[str, str]:
-    """Order a mug; the gateway gets the reference, and sends it back with the payment."""
-    order = paidonce.OrderRequest(f"mug-{uuid4()}", PRICE, CURRENCY)
-    await pay.operations.create_order(order)
+    """Order a mug. The gateway gets the reference and sends it back with the payment."""
+    order = paidonce.OrderRequest(reference=f"mug-{uuid4()}", amount=PRICE, currency=CURRENCY)
+    await pay.services.orders.create(order)
     return {"reference": order.reference, "amount": PRICE, "currency": CURRENCY}
 
 
 @app.get("/mugs/{reference}")
 async def where_is_my_mug(reference: str) -> dict[str, str]:
-    """What has become of it."""
+    """Return the state of the parcel."""
     async with pay.connection() as connection:
         state = await connection.fetchval(
             "SELECT state FROM parcels WHERE reference = $1", reference

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 __version__ = "0.1.0"
 
 __all__ = [
-    "Happened",
+    "HookEvent",
     "Mounted",
     "Order",
     "OrderRequest",
@@ -22,26 +22,26 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "Happened": "paidonce.engine.handlers",
-    "Mounted": "paidonce.mounting",
-    "Order": "paidonce.domain.orders",
-    "OrderRequest": "paidonce.operations",
-    "Payment": "paidonce.domain.payments",
-    "PaymentEvent": "paidonce.domain.events",
+    "HookEvent": "paidonce.hooks.registry",
+    "Mounted": "paidonce.asgi",
+    "Order": "paidonce.core.orders",
+    "OrderRequest": "paidonce.orders.model",
+    "Payment": "paidonce.core.payments",
+    "PaymentEvent": "paidonce.core.events",
     "Reject": "paidonce.errors",
     "Retry": "paidonce.errors",
-    "asgi": "paidonce.mounting",
-    "on": "paidonce.engine.handlers",
+    "asgi": "paidonce.asgi",
+    "on": "paidonce.hooks.registry",
 }
 
 if TYPE_CHECKING:
-    from paidonce.domain.events import PaymentEvent
-    from paidonce.domain.orders import Order
-    from paidonce.domain.payments import Payment
-    from paidonce.engine.handlers import Happened, on
+    from paidonce.asgi import Mounted, asgi
+    from paidonce.core.events import PaymentEvent
+    from paidonce.core.orders import Order
+    from paidonce.core.payments import Payment
     from paidonce.errors import Reject, Retry
-    from paidonce.mounting import Mounted, asgi
-    from paidonce.operations import OrderRequest
+    from paidonce.hooks.registry import HookEvent, on
+    from paidonce.orders.model import OrderRequest
 
 
 def __getattr__(name: str) -> Any:

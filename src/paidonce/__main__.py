@@ -5,9 +5,9 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """Run the command that was given."""
-    # Importing makes hundreds of thousands of objects and drops few of them. Looking through them
-    # as often as Python does it by itself takes a sixth of the start.
+    """Run the command."""
+    # Imports create hundreds of thousands of objects and free few of them. With the default
+    # threshold, garbage collection takes a sixth of the start.
     gc.set_threshold(20_000)
     from paidonce import cli
 

@@ -1,37 +1,37 @@
-"""Every error that Paidonce raises by itself.
+"""Every error that Paidonce raises itself.
 
 PaidonceError
-├── ConfigurationError        the settings are wrong: names the key, the value and the remedy
-├── EmbeddedDatabaseError     the embedded PostgreSQL cannot be started or stopped
-├── DatabaseUnfitError        the database answers but cannot be used: version, clock, schema
-├── DatabaseAwayError         the database cannot be reached now: try again later
-├── BusAwayError              the bus cannot be reached now, or did not take what it was given
-├── MessageRefusedError       a message of the bus cannot be taken, now or later
-├── IntakeFullError           more deliveries wait than the intake may hold
-├── RefusedError              a delivery is refused; `code` says why
+├── ConfigurationError            a setting is wrong: names the key, the value and the remedy
+├── EmbeddedDatabaseError         the embedded PostgreSQL cannot be started or stopped
+├── UnsupportedDatabaseError      the database cannot be used: version, clock, schema
+├── DatabaseUnavailableError      the database cannot be reached now: try again later
+├── BusUnavailableError           the bus cannot be reached now, or did not accept a message
+├── InvalidMessageError           a message of the bus can never be consumed
+├── QueueFullError                too many deliveries are waiting
+├── RejectedError                 a delivery is rejected; `code` is the reason
 │   ├── InvalidSignatureError
 │   ├── TimestampExpiredError
 │   ├── ReplayedNonceError
-│   ├── NotApprovedError      the gateway asked for a confirmation that is not given
+│   ├── NotApprovedError          a request for confirmation is not approved
 │   └── MalformedError
-├── GatewayError              a gateway was asked what an event means
-│   ├── GatewayUnreachableError   and does not answer, or does not know it yet
-│   └── GatewayMismatchError      and contradicts the event
-├── ArchiveError              a month of events cannot be archived, and is kept
-├── NotTakenError             a channel did not take what people were to be told
-├── HandlerError              a handler of the user's own says what is to become of its event
+├── GatewayError                  a lookup at the gateway failed
+│   ├── GatewayUnreachableError   no answer, or the gateway does not know the payment yet
+│   └── GatewayMismatchError      the gateway contradicts the event
+├── ArchiveError                  a partition cannot be archived, and is kept
+├── NotificationSendError         a channel did not accept a notification
+├── HandlerError                  a user's handler decides what happens to its event
 │   ├── Retry                     call me again later
 │   └── Reject                    do not call me again
-├── InvalidMoneyError         an amount or currency that cannot be money
-└── RequestError              an operator asked for something that cannot be done
+├── InvalidMoneyError             an amount or currency is not valid
+└── RequestError                  an operator asked for something that cannot be done
     ├── NotFoundError
     ├── ConflictError
-    │   ├── StillRefusedError     a delivery that is processed again is refused again
-    │   ├── ReservationRefusedError   a wallet cannot do it: no money, taken, let go, too late
-    │   └── PaymentRefusedError       a payment out of a wallet cannot be started, or mended
+    │   ├── StillRejectedError        a delivery is rejected again
+    │   ├── ReservationRejectedError  a wallet cannot execute the command
+    │   └── PayoutRejectedError       a payout cannot be started or changed
     └── InvalidRequestError
 
-Errors know nothing of HTTP; `web/problems.py` maps them to statuses.
+Errors do not depend on HTTP; `api/problems.py` maps them to statuses.
 """
 
 import re
@@ -39,7 +39,7 @@ from datetime import timedelta
 from typing import ClassVar, Final
 
 LONGEST_RETRY: Final = timedelta(days=30)
-"""How far a handler may put off its next call."""
+"""The longest time until the next call of a handler."""
 _OWN_CODE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 
 
@@ -55,75 +55,75 @@ class EmbeddedDatabaseError(PaidonceError):
     """The embedded PostgreSQL cannot be started or stopped."""
 
 
-class DatabaseUnfitError(PaidonceError):
-    """The database answers but cannot be used: too old, its clock is off, its schema is newer."""
+class UnsupportedDatabaseError(PaidonceError):
+    """The database cannot be used: its version, clock or schema does not fit."""
 
 
-class DatabaseAwayError(PaidonceError):
+class DatabaseUnavailableError(PaidonceError):
     """The database cannot be reached now; the sender should try again."""
 
 
-class BusAwayError(PaidonceError):
-    """The bus cannot be reached now, or did not take what it was given; it is tried again."""
+class BusUnavailableError(PaidonceError):
+    """The bus cannot be reached now, or did not accept a message; it is tried again."""
 
 
-class MessageRefusedError(PaidonceError):
-    """A message of the bus cannot be taken, however often it comes: a person has to see it."""
+class InvalidMessageError(PaidonceError):
+    """A message of the bus can never be consumed: it becomes a dead letter."""
 
 
-class IntakeFullError(PaidonceError):
-    """More deliveries wait than the intake may hold; the sender should try again."""
+class QueueFullError(PaidonceError):
+    """Too many deliveries are waiting; the sender should try again."""
 
 
-class RefusedError(PaidonceError):
-    """A delivery is refused. The message is kept as evidence and must hold no secret."""
+class RejectedError(PaidonceError):
+    """A delivery is rejected. The message is stored and must hold no secret."""
 
     code: ClassVar[str]
     is_authentic: bool = False
-    """Whether the delivery was proven to come from the gateway all the same."""
+    """Whether the delivery is proven to come from the gateway."""
 
 
-class InvalidSignatureError(RefusedError):
+class InvalidSignatureError(RejectedError):
     """The delivery does not prove that it comes from the gateway."""
 
     code = "INVALID_SIGNATURE"
 
 
-class TimestampExpiredError(RefusedError):
-    """The delivery is authentic, but its own time is too far from the time of its arrival."""
+class TimestampExpiredError(RejectedError):
+    """The delivery is authentic, but its timestamp is too far from its arrival."""
 
     code = "TIMESTAMP_EXPIRED"
 
 
-class ReplayedNonceError(RefusedError):
-    """The delivery is authentic, but its nonce was used before, by one with another meaning."""
+class ReplayedNonceError(RejectedError):
+    """The delivery is authentic, but its nonce was used by a different delivery."""
 
     code = "REPLAYED_NONCE"
     is_authentic = True
 
 
-class NotApprovedError(RefusedError):
-    """The gateway asked whether to go on with a payment, and the answer is no."""
+class NotApprovedError(RejectedError):
+    """The gateway asked for a confirmation of a payment, and it is not approved."""
 
     code = "NOT_APPROVED"
 
 
-class MalformedError(RefusedError):
+class MalformedError(RejectedError):
     """The delivery is not what this source sends."""
 
     code = "MALFORMED"
 
 
 class GatewayError(PaidonceError):
-    """A gateway was asked what an event means. The message is kept and must hold no secret."""
+    """A lookup at the gateway failed. The message is stored and must hold no secret."""
 
 
 class GatewayUnreachableError(GatewayError):
-    """The gateway does not answer, or has not caught up with its own event: ask again later."""
+    """The gateway does not answer, or does not know the payment yet: look it up again later."""
 
 
 class GatewayMismatchError(GatewayError):
-    """The gateway contradicts the event. Asked again, it may not: `may_pass` says whether."""
+    """The gateway contradicts the event. `may_pass`: a later lookup may agree."""
 
     def __init__(self, message: str, may_pass: bool = False) -> None:
         super().__init__(message)
@@ -131,21 +131,21 @@ class GatewayMismatchError(GatewayError):
 
 
 class ArchiveError(PaidonceError):
-    """A month of events cannot be archived, and is kept. The message names the remedy."""
+    """A partition cannot be archived, and is kept. The message names the remedy."""
 
 
-class NotTakenError(PaidonceError):
-    """A channel did not take a message. The text is kept and must hold no secret."""
+class NotificationSendError(PaidonceError):
+    """A channel did not accept a message. The text is stored, and must contain no secret."""
 
 
 class HandlerError(PaidonceError):
-    """A handler of the user's own does not do what it was called for."""
+    """A user's handler did not complete."""
 
 
 class Retry(HandlerError):  # noqa: N818 - a handler says it: `raise Retry(after=60)`
-    """Raised by a handler: undo what I did, and call me again later.
+    """Raised by a handler: roll back, and call me again later.
 
-    `after` is a time in seconds or a timedelta; without it the usual schedule counts.
+    `after` is a number of seconds or a timedelta; the default is the usual schedule.
     """
 
     def __init__(self, message: str = "", *, after: float | timedelta | None = None) -> None:
@@ -156,9 +156,9 @@ class Retry(HandlerError):  # noqa: N818 - a handler says it: `raise Retry(after
 
 
 class Reject(HandlerError):  # noqa: N818 - a handler says it: `raise Reject("SOLD_OUT")`
-    """Raised by a handler: undo what I did, and let a person see it under this code.
+    """Raised by a handler: roll back, and let an operator decide.
 
-    The code is a word of your own, in capital letters. The message is shown to operators.
+    The code is your own, in capital letters. The message is shown to operators.
     """
 
     def __init__(self, code: str, message: str = "") -> None:
@@ -169,7 +169,7 @@ class Reject(HandlerError):  # noqa: N818 - a handler says it: `raise Reject("SO
 
 
 class InvalidMoneyError(PaidonceError):
-    """An amount or a currency that cannot be money. The message does not quote what was sent."""
+    """An amount or a currency is not valid. The message does not quote the input."""
 
 
 class RequestError(PaidonceError):
@@ -179,35 +179,35 @@ class RequestError(PaidonceError):
 
 
 class NotFoundError(RequestError):
-    """What the request names does not exist."""
+    """The requested object does not exist."""
 
     code = "NOT_FOUND"
 
 
 class ConflictError(RequestError):
-    """The request contradicts what is there already."""
+    """The request conflicts with the current state."""
 
     code = "CONFLICT"
 
 
-class StillRefusedError(ConflictError):
-    """A delivery that was refused is refused again; `code` says why, as it does on the event."""
+class StillRejectedError(ConflictError):
+    """A rejected delivery is rejected again; `code` is the reason."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
-class ReservationRefusedError(ConflictError):
-    """A wallet cannot do what it is told; `code` says why, and nothing was changed."""
+class ReservationRejectedError(ConflictError):
+    """A wallet cannot execute a command; `code` is the reason. Nothing is changed."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
-class PaymentRefusedError(ConflictError):
-    """A payment out of a wallet cannot be started, or mended; `code` says why."""
+class PayoutRejectedError(ConflictError):
+    """A payout cannot be started or changed; `code` is the reason."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -215,6 +215,6 @@ class PaymentRefusedError(ConflictError):
 
 
 class InvalidRequestError(RequestError):
-    """The request itself makes no sense."""
+    """The request is not valid."""
 
     code = "INVALID_REQUEST"

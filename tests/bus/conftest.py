@@ -7,13 +7,13 @@ import pytest
 import pytest_asyncio
 import structlog
 
-from paidonce.bus.kafka import KafkaBus
-from paidonce.bus.kafka_options import kafka_options
-from paidonce.bus.messages import TOPIC_PREFIX
+from paidonce.bus.kafka.bus import KafkaBus
+from paidonce.bus.kafka.options import kafka_options
+from paidonce.bus.model import TOPIC_PREFIX
+from paidonce.db.pool import Database
+from paidonce.db.queries import Connection
 from paidonce.settings import BusSettings
-from paidonce.store.db import Database
-from paidonce.store.queries import Connection
-from tests.brokers.kafka import MockBroker, NamedBroker, OwnBroker, fresh_name
+from tests.support.kafka import MockBroker, NamedBroker, OwnBroker, fresh_name
 
 GROUP: Final = "readers"
 OTHER_GROUP: Final = "others"

@@ -10,9 +10,9 @@ import orjson
 from uuid_utils.compat import uuid7
 
 from paidonce.bus.contract import Reader
-from paidonce.bus.messages import TOPIC_PREFIX, Message
-from paidonce.errors import BusAwayError
-from paidonce.store.queries import Connection
+from paidonce.bus.model import TOPIC_PREFIX, Message
+from paidonce.db.queries import Connection
+from paidonce.errors import BusUnavailableError
 
 DEADLINE_S: Final = 60.0
 PAUSE_S: Final = 0.05
@@ -49,7 +49,7 @@ async def read(
 
     async def take() -> bool:
         found.extend(await next_batch(reader, connection, limit))
-        await reader.settle(connection)
+        await reader.advance(connection)
         await reader.acknowledge()
         return len(found) >= number
 
@@ -71,7 +71,7 @@ async def until(is_done: Callable[[], Awaitable[bool]]) -> None:
         try:
             if await is_done():
                 return
-        except BusAwayError:
+        except BusUnavailableError:
             pass
         await asyncio.sleep(PAUSE_S)
     raise AssertionError(f"not so after {DEADLINE_S} s")

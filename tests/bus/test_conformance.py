@@ -7,20 +7,19 @@ from typing import Any, Final
 
 import pytest
 
+from paidonce.bus import groups
 from paidonce.bus.consumer import Consumer
 from paidonce.bus.contract import Bus, Reader
-from paidonce.bus.messages import Message
+from paidonce.bus.model import Message, NewMessage
 from paidonce.bus.postgres import PostgresBus
-from paidonce.bus.relay import LOCK, Relay
-from paidonce.errors import MessageRefusedError
-from paidonce.store import cursors
-from paidonce.store.db import Database
-from paidonce.store.locks import held_by_us
-from paidonce.store.outbox import Fact
-from paidonce.store.queries import Connection
+from paidonce.bus.relay import ROLE, Relay
+from paidonce.db.pool import Database
+from paidonce.db.queries import Connection
+from paidonce.errors import InvalidMessageError
+from paidonce.runtime.leader import Leader
 from tests.bus.conftest import GROUP, OTHER_GROUP
 from tests.bus.reading import next_batch, until, versions_by_key
-from tests.bus.traffic import AT_ONCE, check, follow, followed, rows, told
+from tests.bus.traffic import AT_ONCE, check, follow, followed, rows, write_changes
 
 THINGS: Final = ("a", "b", "c", "d")
 
@@ -33,30 +32,29 @@ class Line:
     database: Database
     about: str
 
-    async def put(self, *keys: str) -> list[Fact]:
-        """Change things, tell of it, and publish what was told."""
-        facts = await told(self.database, *keys, about=self.about)
+    async def put(self, *keys: str) -> list[NewMessage]:
+        """Write changes, and publish their messages."""
+        facts = await write_changes(self.database, *keys, about=self.about)
         relay = Relay(self.database, self.bus)
-        connection = await self.database.dedicated()
-        async with held_by_us(connection, LOCK) as is_ours:
-            assert is_ours
-            await until(lambda: _is_drained(relay, connection))
-        connection.terminate()
+        async with Leader(self.database).lead(ROLE) as leadership:
+            assert leadership is not None
+            async with leadership.connection() as connection:
+                await until(lambda: _is_drained(relay, connection))
         return facts
 
     async def reader(self, group: str = GROUP) -> Reader:
         async with self.database.connection() as connection:
-            await cursors.appear(connection, group, [self.about])
+            await groups.register(connection, group, [self.about])
         return self.bus.reader(group, [self.about])
 
-    async def take(self, reader: Reader, number: int, limit: int = 100) -> list[Message]:
+    async def consume(self, reader: Reader, number: int, limit: int = 100) -> list[Message]:
         """Take so many for good."""
         found: list[Message] = []
 
         async def is_enough() -> bool:
             async with self.database.transaction() as connection:
                 batch = await next_batch(reader, connection, limit)
-                await reader.settle(connection)
+                await reader.advance(connection)
             await reader.acknowledge()
             found.extend(batch)
             return len(found) >= number
@@ -82,8 +80,8 @@ class Line:
         return found
 
     def consumer(self, **given: Any) -> Consumer:
-        usual: dict[str, Any] = {"name": GROUP, "take": follow_all, "retries": AT_ONCE}
-        return Consumer(self.bus, self.database, about=[self.about], **(usual | given))
+        usual: dict[str, Any] = {"name": GROUP, "consume": follow_all, "retries": AT_ONCE}
+        return Consumer(self.bus, self.database, aggregate_types=[self.about], **(usual | given))
 
 
 @pytest.fixture(params=["postgres", "kafka"])
@@ -97,48 +95,48 @@ async def test_each_key_keeps_its_order_and_nothing_is_missing(line: Line) -> No
     """BUS-1"""
     facts = [fact for _ in range(5) for fact in await line.put(*THINGS)]
     reader = await line.reader()
-    got = await line.take(reader, len(facts), limit=7)
+    got = await line.consume(reader, len(facts), limit=7)
     assert versions_by_key(got) == {key: [1, 2, 3, 4, 5] for key in THINGS}
-    told_of = {(one.id, one.key, one.type, one.version, one.at) for one in facts}
-    assert {(one.id, one.key, one.type, one.version, one.time) for one in got} == told_of
+    expected = {(one.id, one.key, one.type, one.version, one.occurred_at) for one in facts}
+    assert {(one.id, one.key, one.type, one.version, one.time) for one in got} == expected
     await reader.close()
 
 
-async def test_what_was_not_taken_comes_again_in_its_order(line: Line) -> None:
+async def test_unconsumed_messages_are_redelivered_in_order(line: Line) -> None:
     """BUS-1"""
     await line.put(*THINGS)
     await line.put(*THINGS)
     reader = await line.reader()
     seen = [one for limit in (1, 3, 100) for one in await line.look(reader, limit)]
-    got = await line.take(reader, 8)
+    got = await line.consume(reader, 8)
     assert {one.id for one in seen} <= {one.id for one in got}
     assert versions_by_key(got) == {key: [1, 2] for key in THINGS}
     await reader.close()
 
 
-async def test_the_next_reader_goes_on_after_what_was_taken(line: Line) -> None:
+async def test_the_next_reader_continues_after_consumed_messages(line: Line) -> None:
     """BUS-1"""
     await line.put(*THINGS)
     first = await line.reader()
-    await line.take(first, 4)
+    await line.consume(first, 4)
     later = await line.put(*THINGS)
     await line.look(first)
     await first.close()
     second = await line.reader()
-    assert {one.id for one in await line.take(second, 4)} == {one.id for one in later}
+    assert {one.id for one in await line.consume(second, 4)} == {one.id for one in later}
     await second.close()
 
 
-async def test_each_group_gets_all(line: Line) -> None:
+async def test_each_group_receives_all_messages(line: Line) -> None:
     """BUS-1: one that comes late, too."""
     await line.put(*THINGS)
     for group in (GROUP, OTHER_GROUP):
         reader = await line.reader(group)
-        assert len(await line.take(reader, 4)) == 4
+        assert len(await line.consume(reader, 4)) == 4
         await reader.close()
 
 
-async def test_consumers_of_a_group_take_each_message_once_while_they_come_and_go(
+async def test_a_group_consumes_each_message_once_while_members_come_and_go(
     line: Line,
 ) -> None:
     """BUS-1"""
@@ -155,18 +153,18 @@ async def test_consumers_of_a_group_take_each_message_once_while_they_come_and_g
     await check(line.database, [GROUP])
 
 
-async def test_a_message_that_cannot_be_taken_is_buried_and_the_others_are_taken(
+async def test_a_failing_message_becomes_a_dead_letter_and_the_others_are_consumed(
     line: Line,
 ) -> None:
     """BUS-1"""
 
-    async def take(connection: Connection, messages: Sequence[Message]) -> None:
+    async def consume(connection: Connection, messages: Sequence[Message]) -> None:
         await follow(connection, messages, GROUP)
         if any(one.key == "b" for one in messages):
-            raise MessageRefusedError("nobody wants it")
+            raise InvalidMessageError("nobody wants it")
 
     await line.put(*THINGS)
-    consumer = line.consumer(take=take)
+    consumer = line.consumer(consume=consume)
 
     async def is_buried() -> bool:
         await consumer.run_once()

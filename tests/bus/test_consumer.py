@@ -1,4 +1,4 @@
-"""Messages are taken once each, in order, and one that cannot be taken stops nobody."""
+"""Consumers consume each message once, in order; a failing message does not stop the group."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -10,101 +10,108 @@ import pytest
 from structlog.testing import capture_logs
 
 from paidonce import telemetry
-from paidonce.bus.blame import Retries
+from paidonce.bus import groups, outbox
+from paidonce.bus.bisect import Retries
 from paidonce.bus.consumer import Consumer
-from paidonce.bus.contract import Behind
-from paidonce.bus.messages import Message
+from paidonce.bus.contract import Lag
+from paidonce.bus.model import Backlog, Message
 from paidonce.bus.postgres import PostgresBus, PostgresReader
-from paidonce.domain.notices import NoticeKind
-from paidonce.errors import BusAwayError, MessageRefusedError
-from paidonce.store import cursors, outbox
-from paidonce.store.db import Database
-from paidonce.store.queries import Connection
-from tests.bus.poison import POISON, Picky, drained
+from paidonce.core.notifications import NotificationKind
+from paidonce.db.pool import Database
+from paidonce.db.queries import Connection
+from paidonce.errors import BusUnavailableError, InvalidMessageError
+from tests.bus.poison import POISON, PoisonConsumer, drained
 from tests.bus.traffic import (
     ABOUT,
     GROUP,
     check,
+    consume_all,
     follow,
     followed,
     follower,
     prepare,
     relay_all,
     rows,
-    take_all,
-    told,
+    write_changes,
 )
 
 
-async def test_what_was_told_is_published_and_taken_in_order(database: Database) -> None:
+async def test_messages_are_published_and_consumed_in_order(database: Database) -> None:
     """BUS-1"""
-    facts = [*await told(database, "a", "b", "a"), *await told(database, "b", "a")]
+    facts = [
+        *await write_changes(database, "a", "b", "a"),
+        *await write_changes(database, "b", "a"),
+    ]
     consumer = follower(database)
-    assert await take_all(consumer) == 0  # nothing is taken before it is published
+    assert await consume_all(consumer) == 0  # nothing is consumed before it is published
     assert await relay_all(database) == 5
-    assert await take_all(consumer) == 5
+    assert await consume_all(consumer) == 5
     assert await followed(database) == [(one.key, one.version) for one in facts]
-    assert await take_all(consumer) == 0
+    assert await consume_all(consumer) == 0
     await consumer.close()
 
 
 async def test_the_body_has_the_version_and_the_time(database: Database) -> None:
     """BUS-1: a reader of the body alone can tell which of two is newer."""
-    (fact,) = await told(database, "a")
+    (fact,) = await write_changes(database, "a")
     await relay_all(database)
     seen: list[Message] = []
 
     async def look(_: Connection, messages: Sequence[Message]) -> None:
         seen.extend(messages)
 
-    consumer = follower(database, take=look)
-    await take_all(consumer)
+    consumer = follower(database, consume=look)
+    await consume_all(consumer)
     await consumer.close()
     (message,) = seen
-    assert (message.id, message.topic, message.time) == (fact.id, "paidonce.thing", fact.at)
+    assert (message.id, message.topic, message.time) == (
+        fact.id,
+        "paidonce.thing",
+        fact.occurred_at,
+    )
     assert message.published_at is not None
     assert b'"version": 1' in message.body
-    assert datetime.fromisoformat(orjson.loads(message.body)["occurred_at"]) == fact.at
+    assert datetime.fromisoformat(orjson.loads(message.body)["occurred_at"]) == fact.occurred_at
 
 
-async def test_groups_are_apart_and_get_only_what_they_want(database: Database) -> None:
+async def test_groups_are_independent_and_receive_only_their_topics(database: Database) -> None:
     """BUS-1"""
-    await told(database, "a")
-    await told(database, "b", about="other")
+    await write_changes(database, "a")
+    await write_changes(database, "b", about="other")
     await relay_all(database)
     both: list[str] = []
 
     async def look(_: Connection, messages: Sequence[Message]) -> None:
         both.extend(one.key for one in messages)
 
-    wide = follower(database, name="wide", about=[ABOUT, "other"], take=look)
+    wide = follower(database, name="wide", aggregate_types=[ABOUT, "other"], consume=look)
     narrow = follower(database)
-    assert (await take_all(narrow), await take_all(wide)) == (1, 2)
+    assert (await consume_all(narrow), await consume_all(wide)) == (1, 2)
     assert await followed(database) == [("a", 1)]
     assert both == ["a", "b"]
     await narrow.close()
     await wide.close()
 
 
-async def test_a_message_that_comes_again_is_not_taken_again(database: Database) -> None:
-    """BUS-1: whoever publishes twice is told apart by the id, also within one batch."""
-    (fact,) = await told(database, "a")
+async def test_a_redelivered_message_is_not_consumed_again(database: Database) -> None:
+    """BUS-1: duplicates are recognised by the id, also within one batch."""
+    (fact,) = await write_changes(database, "a")
     async with database.transaction() as connection:
         await outbox.add(connection, [fact, fact])
     await relay_all(database)
     consumer = follower(database)
-    assert await take_all(consumer) == 3
+    assert await consume_all(consumer) == 3
     async with database.transaction() as connection:
         await outbox.add(connection, [fact])
     await relay_all(database)
-    assert await take_all(consumer) == 1
+    assert await consume_all(consumer) == 1
     assert await followed(database) == [("a", 1)]
     await consumer.close()
 
 
 async def test_one_process_of_a_group_reads_at_a_time(database: Database) -> None:
-    """BUS-1: the other gets nothing, and waits for nobody."""
-    await told(database, "a", "b")
+    """BUS-1: the other gets nothing, and does not wait."""
+    await write_changes(database, "a", "b")
     await relay_all(database)
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -113,7 +120,7 @@ async def test_one_process_of_a_group_reads_at_a_time(database: Database) -> Non
         await go_on.wait()
         await follow(connection, messages)
 
-    first, second = follower(database, take=hold), follower(database)
+    first, second = follower(database, consume=hold), follower(database)
     holding = asyncio.create_task(first.run_once())
     await begun.wait()
     assert await second.run_once() == 0
@@ -125,9 +132,9 @@ async def test_one_process_of_a_group_reads_at_a_time(database: Database) -> Non
     await second.close()
 
 
-async def test_a_database_that_is_away_is_waited_for(database: Database) -> None:
-    """BUS-1: nothing is counted against a message that nobody could have taken."""
-    await told(database, "a")
+async def test_a_lost_connection_does_not_count_against_a_message(database: Database) -> None:
+    """BUS-1: the message had no chance to be consumed."""
+    await write_changes(database, "a")
     await relay_all(database)
     tries = 0
 
@@ -138,7 +145,7 @@ async def test_a_database_that_is_away_is_waited_for(database: Database) -> None
             await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
         await follow(connection, messages)
 
-    consumer = follower(database, take=cut_off, retries=Retries(attempts=1))
+    consumer = follower(database, consume=cut_off, retries=Retries(attempts=1))
     for _ in range(2):
         with pytest.raises(Exception, match=r"terminat|closed|connection"):
             await consumer.run_once()
@@ -148,9 +155,9 @@ async def test_a_database_that_is_away_is_waited_for(database: Database) -> None
     await consumer.close()
 
 
-async def test_a_lost_race_is_run_again_and_counts_for_nothing(database: Database) -> None:
+async def test_a_lost_race_is_rerun_and_not_counted_as_a_failure(database: Database) -> None:
     """BUS-1: a row that somebody else holds for a moment is no fault of the message."""
-    await told(database, "a")
+    await write_changes(database, "a")
     await relay_all(database)
     await rows(database, "CREATE TABLE held (id int PRIMARY KEY)")
     await rows(database, "INSERT INTO held VALUES (1)")
@@ -159,7 +166,7 @@ async def test_a_lost_race_is_run_again_and_counts_for_nothing(database: Databas
         await connection.execute("SELECT 1 FROM held FOR UPDATE")
         await follow(connection, messages)
 
-    consumer = follower(database, take=need, retries=Retries(attempts=1))
+    consumer = follower(database, consume=need, retries=Retries(attempts=1))
     async with database.transaction() as connection:
         await connection.execute("SELECT 1 FROM held FOR UPDATE")
         assert await consumer.run_once() == 0
@@ -169,9 +176,9 @@ async def test_a_lost_race_is_run_again_and_counts_for_nothing(database: Databas
     await consumer.close()
 
 
-async def test_a_consumer_that_is_stopped_finishes_its_batch(database: Database) -> None:
+async def test_a_stopped_consumer_finishes_its_batch(database: Database) -> None:
     """BUS-1 REL-2"""
-    await told(database, "a", "b")
+    await write_changes(database, "a", "b")
     await relay_all(database)
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -180,7 +187,7 @@ async def test_a_consumer_that_is_stopped_finishes_its_batch(database: Database)
         await go_on.wait()
         await follow(connection, messages)
 
-    consumer = follower(database, take=slowly)
+    consumer = follower(database, consume=slowly)
     running = asyncio.create_task(consumer.run())
     await begun.wait()
     consumer.finish()
@@ -189,12 +196,12 @@ async def test_a_consumer_that_is_stopped_finishes_its_batch(database: Database)
     await check(database)
 
 
-async def test_standings_tell_how_far_each_group_is_behind(database: Database) -> None:
+async def test_the_lag_of_each_group_is_counted(database: Database) -> None:
     """OBS-2 BUS-1"""
     await prepare(database)
     async with database.connection() as connection:
-        assert await outbox.backlog(connection) == outbox.Backlog(0, 0.0)
-        await told(database, "a", "b", "a")
+        assert await outbox.backlog(connection) == Backlog(0, 0.0)
+        await write_changes(database, "a", "b", "a")
         behind = await outbox.backlog(connection)
         assert behind.number == 3
         assert behind.oldest_s > 0
@@ -204,36 +211,40 @@ async def test_standings_tell_how_far_each_group_is_behind(database: Database) -
         assert (await outbox.backlog(connection)).number == 0
 
         async def lags() -> list[tuple[str, int]]:
-            return [(one.consumer, one.lag) for one in await cursors.standings(connection)]
+            return [(one.consumer, one.lag) for one in await groups.list_groups(connection)]
 
         assert await lags() == [(GROUP, 3)]
         await consumer.run_once()
         assert await lags() == [(GROUP, 1)]
-        await cursors.appear(connection, "elsewhere", ["thing"])
-        await cursors.be_seen(connection, "elsewhere", ["thing"], {"thing": 7})
+        await groups.register(connection, "elsewhere", ["thing"])
+        await groups.heartbeat(connection, "elsewhere", ["thing"], {"thing": 7})
         assert await lags() == [("elsewhere", 7), (GROUP, 1)]
     await consumer.close()
 
 
-async def test_messages_taken_and_buried_are_counted(database: Database) -> None:
+async def test_consumed_messages_and_dead_letters_are_counted(database: Database) -> None:
     """OBS-2"""
 
     def counts() -> list[int]:
-        counters: list[Any] = [telemetry.TAKEN, telemetry.BUS_DUPLICATES, telemetry.BURIED]
+        counters: list[Any] = [
+            telemetry.BUS_CONSUMED,
+            telemetry.BUS_DUPLICATES,
+            telemetry.BUS_DEAD_LETTERED,
+        ]
         return [telemetry.total(one) for one in counters]
 
     before = counts()
-    facts = await told(database, "a", POISON)
+    facts = await write_changes(database, "a", POISON)
     async with database.transaction() as connection:
         await outbox.add(connection, facts[:1])
     await relay_all(database)
-    consumer = follower(database, take=Picky(MessageRefusedError("no")).take)
+    consumer = follower(database, consume=PoisonConsumer(InvalidMessageError("no")).consume)
     await drained(consumer)
     assert [now - was for now, was in zip(counts(), before, strict=True)] == [1, 1, 1]
     await consumer.close()
 
 
-async def test_a_group_without_work_writes_nothing(database: Database) -> None:
+async def test_an_idle_group_writes_nothing(database: Database) -> None:
     """BUS-1: it looks several times a second, for years."""
     consumer = follower(database)
     await consumer.run_once()
@@ -245,18 +256,18 @@ async def test_a_group_without_work_writes_nothing(database: Database) -> None:
     await consumer.close()
 
 
-async def test_what_a_consumer_waits_for_is_logged(database: Database) -> None:
+async def test_a_consumer_logs_why_the_bus_is_unavailable(database: Database) -> None:
     """OBS-1: the words name the remedy."""
 
     class Closed(PostgresReader):
         async def wait(self, connection: Connection, limit: int) -> bool:
-            raise BusAwayError("make topic x")
+            raise BusUnavailableError("make topic x")
 
     class ClosedBus(PostgresBus):
-        def reader(self, group: str, about: Collection[str]) -> Closed:
-            return Closed(group, about)
+        def reader(self, group: str, aggregate_types: Collection[str]) -> Closed:
+            return Closed(group, aggregate_types)
 
-    consumer = Consumer(ClosedBus(), database, name=GROUP, about=[ABOUT], take=follow)
+    consumer = Consumer(ClosedBus(), database, name=GROUP, aggregate_types=[ABOUT], consume=follow)
     with capture_logs() as logged:
         running = asyncio.create_task(consumer.run())
         async with asyncio.timeout(20):
@@ -264,33 +275,33 @@ async def test_what_a_consumer_waits_for_is_logged(database: Database) -> None:
                 await asyncio.sleep(0.01)
         consumer.finish()
         await running
-    assert logged[0]["detail"] == "make topic x"
+    assert (logged[0]["event"], logged[0]["error"]) == ("service_interrupted", "make topic x")
 
 
-async def test_people_are_told_of_messages_that_were_gone_before_they_were_taken(
+async def test_lost_messages_are_notified(
     database: Database,
 ) -> None:
-    """OBS-5 BUS-1: nobody else would ever find out."""
+    """OBS-5 BUS-1: nothing else would show it."""
 
     class Forgetful(PostgresReader):
-        async def behind(self, connection: Connection) -> Behind:
-            return Behind({ABOUT: 0}, lost=3)
+        async def lag(self, connection: Connection) -> Lag:
+            return Lag({ABOUT: 0}, lost=3)
 
     class ForgetfulBus(PostgresBus):
-        def reader(self, group: str, about: Collection[str]) -> Forgetful:
-            return Forgetful(group, about)
+        def reader(self, group: str, aggregate_types: Collection[str]) -> Forgetful:
+            return Forgetful(group, aggregate_types)
 
     consumer = Consumer(
         ForgetfulBus(),
         database,
         name=GROUP,
-        about=[ABOUT],
-        take=follow,
-        told_to={NoticeKind.BUS_LOSS: ["office"]},
+        aggregate_types=[ABOUT],
+        consume=follow,
+        routes={NotificationKind.BUS_LOSS: ["office"]},
     )
     running = asyncio.create_task(consumer.run())
     async with asyncio.timeout(20):
-        while not (found := await rows(database, "SELECT kind, details FROM notices")):
+        while not (found := await rows(database, "SELECT kind, details FROM notifications")):
             await asyncio.sleep(0.01)
     consumer.finish()
     await running
@@ -298,23 +309,23 @@ async def test_people_are_told_of_messages_that_were_gone_before_they_were_taken
     assert (notice["kind"], orjson.loads(notice["details"])["messages"]) == ("bus_loss", "3")
 
 
-async def test_a_group_that_cannot_count_how_far_it_is_behind_goes_on(database: Database) -> None:
-    """BUS-1: a part of the bus is silent; what the others give is taken, and the group is seen."""
+async def test_a_group_with_unknown_lag_continues(database: Database) -> None:
+    """BUS-1: some partitions are unavailable; messages of the others are consumed."""
 
     class Silent(PostgresReader):
-        async def behind(self, connection: Connection) -> Behind:
-            raise BusAwayError("no leader")
+        async def lag(self, connection: Connection) -> Lag:
+            raise BusUnavailableError("no leader")
 
     class SilentBus(PostgresBus):
-        def reader(self, group: str, about: Collection[str]) -> Silent:
-            return Silent(group, about)
+        def reader(self, group: str, aggregate_types: Collection[str]) -> Silent:
+            return Silent(group, aggregate_types)
 
-    await told(database, "a")
+    await write_changes(database, "a")
     await relay_all(database)
     async with database.connection() as connection:
-        await cursors.appear(connection, GROUP, [ABOUT])
+        await groups.register(connection, GROUP, [ABOUT])
         await connection.execute("UPDATE bus_cursors SET seen_at = now() - interval '1 day'")
-    consumer = Consumer(SilentBus(), database, name=GROUP, about=[ABOUT], take=follow)
+    consumer = Consumer(SilentBus(), database, name=GROUP, aggregate_types=[ABOUT], consume=follow)
     running = asyncio.create_task(consumer.run())
     async with asyncio.timeout(20):
         while not await followed(database):

@@ -1,4 +1,4 @@
-"""Whatever is cut off or killed: nothing is lost or taken twice, and each key keeps its order."""
+"""Whatever is disconnected or killed, nothing is lost or consumed twice, and keys keep order."""
 
 import asyncio
 import os
@@ -12,22 +12,24 @@ import pytest
 
 from paidonce.bus import relay as relay_module
 from paidonce.bus.postgres import PostgresBus
-from paidonce.bus.relay import LOCK, Relay
-from paidonce.crashpoints import Point
-from paidonce.errors import BusAwayError
-from paidonce.store.db import Database
+from paidonce.bus.relay import ROLE, Relay
+from paidonce.db.pool import Database
+from paidonce.errors import BusUnavailableError
+from paidonce.runtime import leader as leader_module
+from paidonce.runtime.crashpoints import CrashPoint
+from paidonce.runtime.leader import Leader, LeadershipLostError
 from tests.bus.traffic import (
-    Elsewhere,
+    OtherBus,
     change,
     change_often,
     check,
+    consume_all,
     follow,
     followed,
     follower,
     prepare,
     relay_all,
     rows,
-    take_all,
 )
 
 KEYS: Final = [f"thing-{number}" for number in range(12)]
@@ -50,7 +52,7 @@ async def written(database: Database, times: int = CHANGES) -> None:
     )
 
 
-async def test_a_late_commit_with_a_smaller_number_is_not_passed_over(database: Database) -> None:
+async def test_a_late_commit_with_a_smaller_number_is_published(database: Database) -> None:
     """BUS-1: what is left to publish is what has no flag, not what lies after the last number."""
     await prepare(database, KEYS)
     async with database.transaction() as late:
@@ -59,16 +61,16 @@ async def test_a_late_commit_with_a_smaller_number_is_not_passed_over(database: 
             await change(early, KEYS[1])
         assert await relay_all(database) == 1
         consumer = follower(database)
-        assert await take_all(consumer) == 1
+        assert await consume_all(consumer) == 1
     assert await relay_all(database) == 1
-    assert await take_all(consumer) == 1
+    assert await consume_all(consumer) == 1
     await check(database)
     (last,) = await rows(database, "SELECT aggregate_name FROM outbox ORDER BY pos DESC LIMIT 1")
     assert last["aggregate_name"] == KEYS[0]
     await consumer.close()
 
 
-async def test_relay_and_consumers_that_are_cut_off_lose_nothing(
+async def test_relay_and_consumers_with_lost_connections_lose_nothing(
     database: Database, request: pytest.FixtureRequest
 ) -> None:
     """BUS-1: cancelled at any moment, while many write."""
@@ -102,7 +104,7 @@ def started(database_url: str) -> Iterator[Callable[..., subprocess.Popen[bytes]
 
     def start(role: str, crash_at: str | None = None) -> subprocess.Popen[bytes]:
         environment = {**os.environ, **({"PAIDONCE_CRASH_AT": crash_at} if crash_at else {})}
-        command = [sys.executable, "-m", "tests.bus.member", role, database_url]
+        command = [sys.executable, "-m", "tests.bus.relay_process", role, database_url]
         processes.append(
             subprocess.Popen(
                 command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -119,19 +121,22 @@ def started(database_url: str) -> Iterator[Callable[..., subprocess.Popen[bytes]
 @pytest.mark.parametrize(
     ("role", "point"),
     [
-        ("relay", Point.PUBLISHED),
-        ("carry", Point.RELAY_READ),
-        ("carry", Point.PUBLISHED),
-        ("follow", Point.FETCHED),
-        ("follow", Point.TAKEN),
-        ("follow", Point.TAKEN_FOR_GOOD),
+        ("relay", CrashPoint.PUBLISHED),
+        ("carry", CrashPoint.RELAY_READ),
+        ("carry", CrashPoint.PUBLISHED),
+        ("follow", CrashPoint.FETCHED),
+        ("follow", CrashPoint.CONSUMED),
+        ("follow", CrashPoint.CONSUMED_COMMITTED),
     ],
     ids=str,
 )
-async def test_a_process_that_dies_at_a_named_moment_loses_nothing(
-    database: Database, started: Callable[..., subprocess.Popen[bytes]], role: str, point: Point
+async def test_a_process_that_crashes_at_a_named_point_loses_nothing(
+    database: Database,
+    started: Callable[..., subprocess.Popen[bytes]],
+    role: str,
+    point: CrashPoint,
 ) -> None:
-    """BUS-1 REL-1: what it had in hand is taken up by the next one, and by nobody twice."""
+    """BUS-1 REL-1: the next process continues, and nothing is consumed twice."""
     await prepare(database, KEYS)
     started("relay" if role == "follow" else "follow")
     mortal = started(role, f"{point}:3")
@@ -143,7 +148,7 @@ async def test_a_process_that_dies_at_a_named_moment_loses_nothing(
     await check(database)
 
 
-async def test_processes_that_are_killed_at_random_lose_nothing(
+async def test_processes_killed_at_random_lose_nothing(
     database: Database,
     started: Callable[..., subprocess.Popen[bytes]],
     request: pytest.FixtureRequest,
@@ -178,7 +183,7 @@ async def test_one_of_two_relays_leads_and_the_other_takes_over(database: Databa
     consumer = follower(database)
     async with asyncio.timeout(DONE_S):
         while len(await followed(database)) < WRITERS * 2:
-            await take_all(consumer)
+            await consume_all(consumer)
             await asyncio.sleep(0.02)
     assert await _holders(database) == [holder]
     leading.cancel()
@@ -186,7 +191,7 @@ async def test_one_of_two_relays_leads_and_the_other_takes_over(database: Databa
     await written(database, 2)
     async with asyncio.timeout(DONE_S):
         while len(await followed(database)) < WRITERS * 4:
-            await take_all(consumer)
+            await consume_all(consumer)
             await asyncio.sleep(0.02)
     assert await _holders(database) not in ([], [holder])
     await check(database)
@@ -195,19 +200,26 @@ async def test_one_of_two_relays_leads_and_the_other_takes_over(database: Databa
     await consumer.close()
 
 
-async def test_a_relay_whose_session_is_gone_marks_nothing_any_more(database: Database) -> None:
-    """BUS-1: whoever took over may have published the same in the meantime."""
+async def test_a_relay_that_lost_its_session_marks_nothing(database: Database) -> None:
+    """BUS-1: the next leader may have published the same messages."""
     await prepare(database, KEYS)
     await written(database, 1)
 
-    class Slow(Elsewhere):
+    class Slow(OtherBus):
         async def publish(self, messages: Any) -> None:
             (holder,) = await _holders(database)
             await rows(database, "SELECT pg_terminate_backend($1)", holder)
             assert await relay_until_free(database) == len(messages)
 
     relay = Relay(database, Slow())
-    await relay.follow()
+
+    async def lead() -> None:
+        async with Leader(database).lead(ROLE) as leadership:
+            assert leadership is not None
+            await relay._lead(leadership)
+
+    with pytest.raises(LeadershipLostError):
+        await lead()
     found = await rows(database, "SELECT count(*), max(pos) FROM outbox WHERE pos IS NOT NULL")
     assert [tuple(one.values()) for one in found] == [(WRITERS, WRITERS)]
 
@@ -220,7 +232,7 @@ async def relay_until_free(database: Database) -> int:
     return await relay_all(database)
 
 
-async def test_positions_are_given_in_the_order_of_publishing(database: Database) -> None:
+async def test_positions_follow_the_order_of_publishing(database: Database) -> None:
     """BUS-1: one key's changes have growing positions, whatever the size of a batch."""
     await prepare(database, KEYS)
     await written(database, 5)
@@ -229,19 +241,19 @@ async def test_positions_are_given_in_the_order_of_publishing(database: Database
     assert [one["seq"] for one in found] == sorted(one["seq"] for one in found)
 
 
-async def test_what_cannot_be_followed_now_is_followed_later(database: Database) -> None:
+async def test_a_relay_waits_for_an_unavailable_database(database: Database) -> None:
     """BUS-1: a group that comes late begins with the first message that is kept."""
     await prepare(database, KEYS)
     await written(database, 2)
     await relay_all(database)
     early = follower(database)
-    await take_all(early)
+    await consume_all(early)
 
     async def take(connection: Any, messages: Any) -> None:
         await follow(connection, messages, "late")
 
-    late = follower(database, name="late", take=take)
-    await take_all(late)
+    late = follower(database, name="late", consume=take)
+    await consume_all(late)
     await check(database, ["followers", "late"])
     await early.close()
     await late.close()
@@ -251,10 +263,11 @@ async def _holders(database: Database) -> list[int]:
     """The sessions that hold the relay's lock."""
     found = await rows(
         database,
-        "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = "
+        "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = 716120345 "
+        "AND database = "
         "(SELECT oid FROM pg_database WHERE datname = current_database()) AND objid = "
         "(hashtext($1)::bigint & 4294967295)::oid",
-        LOCK,
+        ROLE,
     )
     return [row["pid"] for row in found]
 
@@ -265,46 +278,46 @@ async def _until_led(database: Database) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_relay_that_is_frozen_is_followed(
+async def test_a_bus_that_never_answers_does_not_stop_the_relay(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """BUS-1: nobody hears of its end, so the database ends the session that says nothing."""
-    monkeypatch.setattr(relay_module, "MAX_SILENCE_S", 1.0)
+    """BUS-1: the batch is published again."""
+    monkeypatch.setattr(relay_module, "PUBLISH_TIMEOUT_S", 0.1)
     await prepare(database, KEYS)
     await written(database, 1)
-    frozen = asyncio.Event()
 
-    class Frozen(Elsewhere):
+    class HangsOnce(OtherBus):
+        has_hung = False
+
         async def publish(self, messages: Any) -> None:
-            frozen.set()
-            await asyncio.Event().wait()
+            if not self.has_hung:
+                self.has_hung = True
+                await asyncio.Event().wait()
+            await super().publish(messages)
 
-    leading = asyncio.create_task(Relay(database, Frozen()).run())
-    await frozen.wait()
-    follower_ = Relay(database, Elsewhere())
-    following = asyncio.create_task(follower_.run())
+    relay = Relay(database, HangsOnce())
+    running = asyncio.create_task(relay.run())
     async with asyncio.timeout(DONE_S):
         while await rows(database, "SELECT 1 FROM outbox WHERE published_at IS NULL"):
             await asyncio.sleep(0.05)
-    leading.cancel()
-    follower_.finish()
-    await asyncio.wait([leading, following])
+    relay.finish()
+    await asyncio.wait([running])
 
 
-async def test_who_follows_keeps_its_session(
+async def test_a_follower_keeps_its_session(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """BUS-1: each look by a new one would cost the database a process."""
-    monkeypatch.setattr(relay_module, "FOLLOWER_POLL_S", 0.01)
+    """BUS-1: a new session for each try would cost the database a process."""
+    monkeypatch.setattr(leader_module, "POLL_S", 0.01)
     relays = [Relay(database, PostgresBus()) for _ in range(2)]
     running = [asyncio.create_task(one.run()) for one in relays]
     await _until_led(database)
-    sessions = "SELECT pid FROM pg_stat_activity WHERE query ~ '^SELECT pg_try_advisory_lock'"
+    sessions = "SELECT pid FROM pg_stat_activity WHERE query ~ 'pg_try_advisory_lock.716120345'"
     seen = set[int]()
     for _ in range(30):
         seen |= {row["pid"] for row in await rows(database, sessions)}
         await asyncio.sleep(0.02)
-    assert 1 <= len(seen) <= 2, "the one that leads has asked once, too"
+    assert 1 <= len(seen) <= 3, "each of the two, and this query"
     for one in relays:
         one.finish()
     await asyncio.wait(running)
@@ -316,11 +329,11 @@ async def test_a_bus_that_is_slow_gets_smaller_batches(database: Database) -> No
     await written(database, 5)
     sizes: list[int] = []
 
-    class Slow(Elsewhere):
+    class Slow(OtherBus):
         async def publish(self, messages: Any) -> None:
             sizes.append(len(messages))
             if len(messages) > 4:
-                raise BusAwayError("not in its time")
+                raise BusUnavailableError("not in its time")
 
     relay = Relay(database, Slow(), max_batch=16)
     running = asyncio.create_task(relay.run())

@@ -7,14 +7,14 @@ import jsonschema_rs
 import orjson
 import pytest
 
+from paidonce.bus import outbox
 from paidonce.bus.schemas import schema_id, schemas
-from paidonce.store import outbox
-from paidonce.store.db import open_database
+from paidonce.db.pool import open_database
 from tests.bus.traffic import relay_all
-from tests.conftest import StartService
-from tests.flow.gateways import standard_signed
 from tests.providers.cases.standard import whsec
-from tests.service import BASIC, paid
+from tests.support.gateways import standard_signed
+from tests.support.servers import StartService
+from tests.support.service import BASIC, paid
 
 OURS: Final = {"payment.applied", "payment.reversed"}
 OF_PAYMENTS: Final = {
@@ -38,7 +38,7 @@ def errors(type_: str, body: Any) -> list[str]:
     return [error.message for error in checker.iter_errors(body)]
 
 
-def test_every_event_has_a_schema_that_is_one() -> None:
+def test_every_message_type_has_a_valid_schema() -> None:
     """BUS-1"""
     assert schemas().keys() == OURS | OF_PAYMENTS
     for name, schema in schemas().items():
@@ -69,7 +69,7 @@ INITIATED: Final[dict[str, Any]] = {
     ],
     ids=["least", "most", "number", "negative", "nameless", "version", "time", "wallet"],
 )
-def test_a_first_message_of_somebody_else_is_checked(
+def test_a_first_message_of_another_program_is_validated(
     wrong: dict[str, Any], why: str | None
 ) -> None:
     """BUS-1 SVC-1: money is text, and never a float."""
@@ -77,7 +77,7 @@ def test_a_first_message_of_somebody_else_is_checked(
     assert (why is None and not found) or (why is not None and any(why in one for one in found))
 
 
-async def test_what_the_program_tells_is_as_its_schemas_say(
+async def test_published_messages_match_their_schemas(
     start_service: StartService, database_url: str
 ) -> None:
     """BUS-1 FUL-6: what stands in the outbox, as a consumer gets it."""
@@ -103,9 +103,10 @@ async def test_what_the_program_tells_is_as_its_schemas_say(
     database = await open_database(database_url)
     try:
         async with database.connection() as connection:
-            written = await outbox.unpublished(connection, 100)
+            written = [one.message for one in await outbox.unpublished(connection, 100)]
             await relay_all(database)
-            published = await outbox.after(connection, {"payment": 0}, 100)
+            entries = await outbox.published_after(connection, {"payment": 0}, 100)
+            published = [one.message for one in entries]
     finally:
         await database.close()
     assert [one.id for one in published] == [one.id for one in written]

@@ -6,16 +6,15 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from paidonce.bus.blame import Retries
+from paidonce.bus import outbox
+from paidonce.bus.bisect import Retries
 from paidonce.bus.consumer import Consumer
-from paidonce.bus.messages import Message
+from paidonce.bus.model import Message, NewMessage
 from paidonce.bus.postgres import PostgresBus, PostgresReader
-from paidonce.bus.relay import LOCK, Relay
-from paidonce.store import outbox
-from paidonce.store.db import Database
-from paidonce.store.locks import held_by_us
-from paidonce.store.outbox import Fact
-from paidonce.store.queries import Connection
+from paidonce.bus.relay import ROLE, Relay
+from paidonce.db.pool import Database
+from paidonce.db.queries import Connection
+from paidonce.runtime.leader import Leader
 
 ABOUT: Final = "thing"
 GROUP: Final = "followers"
@@ -40,12 +39,12 @@ async def prepare(database: Database, keys: Collection[str] = ()) -> None:
 
 async def change(
     connection: Connection, key: str, *, about: str = ABOUT, type_: str = "Changed"
-) -> Fact:
+) -> NewMessage:
     """Change a thing and tell of it, while its row is locked."""
     version = await connection.fetchval(
         "UPDATE things SET version = version + 1 WHERE key = $1 RETURNING version", key
     )
-    fact = Fact(about, key, type_, version, {"key": key}, datetime.now(UTC))
+    fact = NewMessage(about, key, type_, version, {"key": key}, datetime.now(UTC))
     await outbox.add(connection, [fact])
     return fact
 
@@ -53,7 +52,7 @@ async def change(
 async def change_often(
     database: Database, keys: Sequence[str], times: int, *, seed: int, hold_s: float = 0.01
 ) -> None:
-    """Change things one transaction after the other, some of which commit long after they told."""
+    """Change things in many transactions, some of which commit late."""
     dice = random.Random(seed)
     for _ in range(times):
         async with database.transaction() as connection:
@@ -62,7 +61,7 @@ async def change_often(
                 await asyncio.sleep(dice.random() * hold_s)
 
 
-async def told(database: Database, *keys: str, **said: Any) -> list[Fact]:
+async def write_changes(database: Database, *keys: str, **said: Any) -> list[NewMessage]:
     """A change of each of the things, in one transaction."""
     await prepare(database, keys)
     async with database.transaction() as connection:
@@ -77,41 +76,43 @@ async def follow(connection: Connection, messages: Sequence[Message], name: str 
     )
 
 
-class Elsewhere:
+class OtherBus:
     """Another bus than PostgreSQL for the relay; read all the same."""
 
-    is_the_outbox = False
+    is_outbox = False
 
     async def publish(self, messages: Sequence[Message]) -> None:
         """It is safe there."""
 
-    def reader(self, group: str, about: Collection[str]) -> PostgresReader:
-        return PostgresReader(group, about)
+    def reader(self, group: str, aggregate_types: Collection[str]) -> PostgresReader:
+        return PostgresReader(group, aggregate_types)
 
     async def close(self) -> None: ...
 
 
 def follower(database: Database, **given: Any) -> Consumer:
     """A consumer that writes down what comes."""
-    usual: dict[str, Any] = {"name": GROUP, "about": [ABOUT], "take": follow, "retries": AT_ONCE}
+    usual: dict[str, Any] = {
+        "name": GROUP,
+        "aggregate_types": [ABOUT],
+        "consume": follow,
+        "retries": AT_ONCE,
+    }
     return Consumer(PostgresBus(), database, **(usual | given))
 
 
 async def relay_all(database: Database, max_batch: int = 1_000) -> int:
     """Publish all that there is, as the relay that leads does."""
     relay, published = Relay(database, PostgresBus(), max_batch=max_batch), 0
-    connection = await database.dedicated()
-    try:
-        async with held_by_us(connection, LOCK) as is_ours:
-            assert is_ours
+    async with Leader(database).lead(ROLE) as leadership:
+        assert leadership is not None
+        async with leadership.connection() as connection:
             while number := await relay.run_once(connection):
                 published += number
-    finally:
-        connection.terminate()
     return published
 
 
-async def take_all(consumer: Consumer) -> int:
+async def consume_all(consumer: Consumer) -> int:
     """Let it take all that there is."""
     taken = 0
     while number := await consumer.run_once():
@@ -125,7 +126,7 @@ async def rows(database: Database, sql: str, *values: object) -> list[dict[str, 
 
 
 async def followed(database: Database, name: str = GROUP) -> list[tuple[str, int]]:
-    """What was taken, in the order in which it was."""
+    """The consumed messages, in order."""
     found = await rows(
         database, "SELECT key, version FROM followed WHERE consumer = $1 ORDER BY number", name
     )
@@ -133,7 +134,7 @@ async def followed(database: Database, name: str = GROUP) -> list[tuple[str, int
 
 
 async def check(database: Database, names: Collection[str] = (GROUP,)) -> None:
-    """Nothing is lost, nothing was taken twice, and each thing's changes came in their order."""
+    """Nothing is lost or consumed twice, and each key is in order."""
     final = await rows(database, "SELECT key, version FROM things")
     for name in names:
         by_key: dict[str, list[int]] = {row["key"]: [] for row in final}

@@ -4,14 +4,13 @@ import asyncio
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from paidonce.store.embedded import EmbeddedPostgres
-from tests.roomy import roomy_directory
+from paidonce.db.embedded.server import EmbeddedPostgres
+from tests.support.memory_folder import make_memory_folder
 
 DEADLINE_S: Final = 30.0
 LOOK_AGAIN_S: Final = 0.01
@@ -53,7 +52,7 @@ async def own_cluster() -> AsyncIterator[Cluster]:
 @contextmanager
 def own_folder() -> Iterator[Path]:
     """A folder that every user can enter, unlike pytest's own; removed at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="paidonce-faults-", dir=roomy_directory()))
+    folder = make_memory_folder("faults")
     folder.chmod(0o755)
     try:
         yield folder

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 from confluent_kafka.admin import AdminClient
 
-from tests.brokers.kafka import OwnBroker
-from tests.flow.tools import rows
-from tests.gateways.paying import Manners, PayingGateway
-from tests.service import Service, spawned, started_service
+from tests.support.fork_server import Process
+from tests.support.kafka import OwnBroker
+from tests.support.payout_gateway import Manners, PayingGateway
+from tests.support.service import Service, spawned, started_service
+from tests.support.tools import rows
 
 DEADLINE_S: Final = 300.0
 """How long it may take after the last of them was started."""
@@ -42,7 +43,7 @@ LEFT: Final = """
 SELECT (SELECT count(*) FROM wallet_payments WHERE status IN ('COMPLETED', 'FAILED')) AS ended,
        (SELECT count(*) FROM payment_views JOIN wallet_payments USING (payment_id, status, version))
            AS shown,
-       (SELECT count(*) FROM gateway_callbacks WHERE status = 'WAITING') AS waiting,
+       (SELECT count(*) FROM gateway_callbacks WHERE status = 'PENDING') AS waiting,
        (SELECT count(*) FROM outbox WHERE published_at IS NULL) AS unpublished,
        (SELECT count(*)
           FROM outbox AS o, unnest(ARRAY['payments', 'query']) AS g (consumer)
@@ -64,7 +65,7 @@ class Company:
         self.members: dict[str, Service] = {}
         self.broker: OwnBroker | None = None
         self.kills = Counter[str]()
-        self._mortals: list[subprocess.Popen[bytes]] = []
+        self._mortals: list[Process] = []
         self._replacing: dict[str, Future[None]] = {}
 
     def start(self, role: str, roles: str | None = None) -> Service:
@@ -79,7 +80,7 @@ class Company:
         )
         return self.members[role]
 
-    def begin_to_die(self, roles: str, crash_at: str) -> subprocess.Popen[bytes]:
+    def begin_to_die(self, roles: str, crash_at: str) -> Process:
         """Start one that ends at a moment, which may come before it is ready."""
         self._started["mortal"] += 1
         folder = self._folder / f"mortal-{self._started['mortal']}"

@@ -6,11 +6,11 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
-from tests.conftest import fresh_database
 from tests.faults.hostility import CONFIG, USERS, Besieged
 from tests.faults.ledger import Ledger
 from tests.faults.report import Findings, table, write_page
-from tests.service import started_service
+from tests.support.postgres import fresh_database
+from tests.support.service import started_service
 
 FINDINGS: Final = pytest.StashKey[Findings]()
 

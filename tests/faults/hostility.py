@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.faults.ledger import Ledger, settled
+from tests.faults.ledger import Ledger, processed
 from tests.faults.load import Load
-from tests.service import SECRET, Service
+from tests.support.service import SECRET, Service
 
 REQUEST_TIMEOUT_S: Final = 3.0
 MAX_GROWTH_MB: Final = 48.0
@@ -66,7 +66,7 @@ class Besieged:
             await load.until_acknowledged(1)
             await load.finish(early=True)
         assert not self.ledger.refused, f"honest deliveries were refused: {self.ledger.refused}"
-        await settled(self.database_url)
+        await processed(self.database_url)
         await self.ledger.check(self.database_url, finished=True)
         losses.honest_deliveries = self.ledger.deliveries - losses.honest_deliveries
         losses.growth_mb = self._peak_mb() - losses.growth_mb

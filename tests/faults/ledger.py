@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from tests.service import paid
+from tests.support.service import paid
 
 SIBLINGS_EVERY: Final = 10  # so often a payment is told of by a second event
 MONTH: Final = timedelta(days=30)
@@ -151,7 +151,7 @@ class Found:
 _EVENTS: Final = """
 SELECT e.id, k.event_id AS key_of, e.external_event_id AS event, e.external_payment_id AS payment,
        e.status, e.error_code, e.raw_body, e.processed_at,
-       EXISTS (SELECT 1 FROM due WHERE due.event_id = e.id) AS is_due
+       EXISTS (SELECT 1 FROM event_queue AS q WHERE q.event_id = e.id) AS is_due
   FROM (SELECT * FROM webhook_events
          WHERE source_id = (SELECT id FROM sources WHERE name = 'payments')
            AND (status <> 'FAILED_FINAL' OR error_code = 'PAYLOAD_CONFLICT')) AS e
@@ -193,7 +193,7 @@ async def look(database_url: str) -> Found:
 
 _WAITING: Final = """
 SELECT external_event_id AS event, status, error_code, attempts,
-       EXISTS (SELECT 1 FROM due WHERE due.event_id = e.id) AS is_due
+       EXISTS (SELECT 1 FROM event_queue AS q WHERE q.event_id = e.id) AS is_due
   FROM webhook_events AS e
  WHERE source_id = (SELECT id FROM sources WHERE name = 'payments')
    AND status IN ('RECEIVED', 'VALIDATED', 'FAILED_RETRYABLE')
@@ -209,7 +209,7 @@ async def waiting(database_url: str) -> list[Row]:
         await connection.close()
 
 
-async def settled(database_url: str) -> None:
+async def processed(database_url: str) -> None:
     """Return when no event waits any more. Raises AssertionError that names those that do."""
     deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
     while left := await waiting(database_url):

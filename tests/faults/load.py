@@ -9,7 +9,7 @@ from typing import Final, Self
 import aiohttp
 
 from tests.faults.ledger import Ledger, Said
-from tests.service import signature
+from tests.support.service import signature
 
 CONNECTIONS: Final = 32
 DUPLICATES: Final = 0.1  # so often something is delivered that was delivered before
@@ -49,7 +49,7 @@ class Load:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop the senders where they are; what is under way counts as not acknowledged."""
+        """Stop the senders at once. Deliveries in progress count as not acknowledged."""
         for sender in self._senders:
             sender.cancel()
         await asyncio.gather(*self._senders, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""docs/reliability.md, written by `make soak` when every experiment has passed at full size."""
+"""Writes docs/reliability.md when every experiment has passed at full size (`make soak`)."""
 
 import os
 import platform
@@ -14,53 +14,54 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
 HEAD: Final = """\
 # Reliability
 
-What was done to running services, and what came of it: real `paidonce` processes and a real
-PostgreSQL, spoken to over sockets and judged by the rows. Every delivery and every answer is
-written into a ledger (`tests/faults/ledger.py`), which is compared with the database afterwards:
+These experiments damage running services: real `paidonce` processes and a real PostgreSQL, with
+deliveries over real sockets. Every delivery and every answer is recorded
+(`tests/faults/ledger.py`) and compared with the database afterwards:
 
-- every acknowledged event is there, once, with the bytes that were sent, processed, its payment
-  applied once, its message in the outbox once;
-- what was not acknowledged is there whole or not at all, and is applied once when it is sent again;
-- each subscription ends exactly at its first start plus thirty days for each payment;
-- no answer but 200, or 503 with Retry-After; a repeated delivery is a duplicate with the id of the
-  first.
+- every acknowledged event is stored once, with the bytes that were sent, and processed; its
+  payment is applied once, and its message is in the outbox once;
+- an event that was not acknowledged is stored completely or not at all, and is applied once when
+  it is sent again;
+- each subscription ends exactly thirty days per payment after its first start;
+- every answer is 200, or 503 with Retry-After; a repeated delivery is a duplicate with the id of
+  the first.
 
-This page is written by `make soak`, and only when every experiment has passed at its full size
+`make soak` writes this page, and only if every experiment has passed at full size
 (`tests/faults/sizes.py`). `make test` runs the same experiments at a small size.
 """
 
 
 class Experiment(Enum):
-    """Each experiment, in the order of the page, by what is done."""
+    """The experiments, in the order of the page."""
 
     SERVER_KILLED = "SIGKILL of the server under load"
     DATABASE_KILLED = "PostgreSQL stopped with `immediate` under load"
     SUPERVISED_KILLED = "The embedded PostgreSQL killed under load"
-    CONNECTIONS_CUT = "The service's connections to PostgreSQL cut under load"
-    WORKERS_KILLED = "SIGKILL of workers while they settle"
+    CONNECTIONS_CUT = "The service's connections to PostgreSQL terminated under load"
+    WORKERS_KILLED = "SIGKILL of workers while they process events"
     REPLAYS_KILLED = "SIGKILL of the server in the middle of a replay"
     SERVICES_KILLED = "SIGKILL of relay, payment service and query service under load"
-    CRASH_POINTS = "The process dies at a named point"
-    COPIES_RACED = "Copies of one webhook at once, over all processes"
-    PAYMENTS_RACED = "Payments of one user at once, over all processes"
+    CRASH_POINTS = "The process is killed at a crash point"
+    COPIES_RACED = "Concurrent copies of one webhook, over all processes"
+    PAYMENTS_RACED = "Concurrent payments of one user, over all processes"
     MALFORMED = "Malformed bodies, signed and unsigned"
     FLOODED = "100 MB in one body"
     FORGED = "Forged deliveries, as fast as one address can send them"
-    SLOW = "A byte a second"
-    HELD = "Connections held by empty lines"
+    SLOW = "One byte per second"
+    HELD = "Connections kept open by empty lines"
     FUZZED = "Random bodies and random requests"
     FLIPPED = "Every bit of a signed request flipped"
 
 
 @dataclass(slots=True)
 class Findings:
-    """What the experiments of one run have found."""
+    """The results of the experiments of one run."""
 
     began_s: float = field(default_factory=time.monotonic)
     rows: dict[Experiment, list[tuple[str, str]]] = field(default_factory=dict)
 
     def add(self, experiment: Experiment, done: str, found: str) -> None:
-        """An experiment has passed: what was done how often, and what came of it."""
+        """Record a passed experiment: how often, and its result."""
         self.rows.setdefault(experiment, []).append((done, found))
 
     @property
@@ -79,7 +80,7 @@ def write_page(findings: Findings, page: Path = PAGE) -> None:
 
 def table(findings: Findings) -> list[str]:
     """The lines of the table, in the order of the experiments."""
-    lines = ["| experiment | how often | what came of it |", "| --- | --- | --- |"]
+    lines = ["| experiment | how often | result |", "| --- | --- | --- |"]
     for experiment in Experiment:
         for done, found in findings.rows.get(experiment, ()):
             lines.append(f"| {experiment.value} | {done} | {found} |")

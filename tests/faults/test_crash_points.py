@@ -11,12 +11,12 @@ from typing import Final
 
 import pytest
 
-from paidonce.crashpoints import Point
-from tests.faults.ledger import Ledger, settled
+from paidonce.runtime.crashpoints import CrashPoint
+from tests.faults.ledger import Ledger, processed
 from tests.faults.load import Load, deliver_all
 from tests.faults.report import Experiment, Findings
 from tests.faults.sizes import CRASH_SEEDS
-from tests.service import BASIC, Service, started_service
+from tests.support.service import BASIC, Service, started_service
 
 USERS: Final = [f"crash-{number}@example.com" for number in range(4)]
 EVENTS_OF_LATE_USERS: Final = 50
@@ -24,28 +24,31 @@ EVENTS: Final = 3_000  # more than are needed to reach the moment
 DEATH_TIMEOUT_S: Final = 30.0
 MODES: Final = ("inline", "queued")
 ELSEWHERE: Final = (
-    Point.CREATED,
-    Point.ASKED,
-    Point.HANDLED,
-    Point.REPLAYED,
-    Point.RESERVED,
-    Point.CALLING,
-    Point.CALLED,
-    Point.HEARD,
-    Point.ANSWER_SAVED,
-    Point.TOLD,
-    Point.RELAY_READ,
-    Point.FETCHED,
-    Point.TAKEN,
-    Point.TAKEN_FOR_GOOD,
-    Point.ARCHIVE_WRITTEN,
-    Point.ARCHIVE_NAMED,
-    Point.ARCHIVED,
+    CrashPoint.CREATED,
+    CrashPoint.LOOKED_UP,
+    CrashPoint.HOOKS_CALLED,
+    CrashPoint.REPLAYED,
+    CrashPoint.RESERVED,
+    CrashPoint.CALLING,
+    CrashPoint.CALLED,
+    CrashPoint.CALLBACK_APPLIED,
+    CrashPoint.ANSWER_SAVED,
+    CrashPoint.NOTIFIED,
+    CrashPoint.RELAY_READ,
+    CrashPoint.FETCHED,
+    CrashPoint.CONSUMED,
+    CrashPoint.CONSUMED_COMMITTED,
+    CrashPoint.ARCHIVE_WRITTEN,
+    CrashPoint.ARCHIVE_NAMED,
+    CrashPoint.ARCHIVED,
 )  # where no delivery of this load comes
-POINTS: Final = [point for point in Point if point not in ELSEWHERE]
-ONLY_QUEUED: Final = (Point.CLAIMED, Point.WORKED)
-PASSED_OFTEN: Final = (Point.VERIFIED, Point.ANSWERED)  # by each delivery, not by each batch
-CAREFUL_EVENTS: Final = 128
+POINTS: Final = [point for point in CrashPoint if point not in ELSEWHERE]
+ONLY_QUEUED: Final = (CrashPoint.CLAIMED, CrashPoint.WORKER_COMMITTED)
+PASSED_OFTEN: Final = (
+    CrashPoint.VERIFIED,
+    CrashPoint.ANSWERED,
+)  # by each delivery, not by each batch
+GUARDED_EVENTS: Final = 128
 SIGKILLED: Final = -9
 
 
@@ -89,7 +92,7 @@ async def test_nothing_is_lost_or_done_twice_when_the_process_dies(
 ) -> None:
     """REL-1 REC-2 PAY-3: each moment in turn, each start going on where the last one died."""
     ledger, seeds = Ledger("crash", USERS), CRASH_SEEDS.at(full)
-    kept, gone = Counter[Point](), Counter[Point]()
+    kept, gone = Counter[CrashPoint](), Counter[CrashPoint]()
     for seed, point in product(range(seeds), POINTS):
         dice = random.Random(f"{point} {seed}")
         mode = "queued" if point in ONLY_QUEUED else dice.choice(MODES)
@@ -106,14 +109,14 @@ async def test_nothing_is_lost_or_done_twice_when_the_process_dies(
         gone[point] += len(unanswered - found.stored)
     service = await mortal.start("inline")
     await deliver_all(service.port, ledger)
-    await settled(database_url)
+    await processed(database_url)
     found = await ledger.check(database_url, finished=True)
     for point in POINTS:
         findings.add(
             Experiment.CRASH_POINTS,
             f"`{point}`, {seeds} times",
-            f"of {kept[point] + gone[point]:,} events under way {kept[point]:,} were stored whole, "
-            f"{gone[point]:,} not at all",
+            f"of {kept[point] + gone[point]:,} events in progress {kept[point]:,} were stored "
+            f"completely, {gone[point]:,} not at all",
         )
     findings.add(
         Experiment.CRASH_POINTS,
@@ -131,7 +134,7 @@ async def test_a_user_that_was_not_created_whole_is_not_created(
     for seed, users in enumerate(late):
         ledger.emails = users
         number = random.Random(f"created {seed}").randrange(1, len(users) + 1)
-        service = await mortal.start("inline", f"{Point.CREATED}:{number}")
+        service = await mortal.start("inline", f"{CrashPoint.CREATED}:{number}")
         async with Load(service.port, ledger, EVENTS_OF_LATE_USERS, seed=seed) as load:
             await load.finish()
             with suppress(OSError):
@@ -141,21 +144,21 @@ async def test_a_user_that_was_not_created_whole_is_not_created(
     for users in late:
         await _create(service, users)
     await deliver_all(service.port, ledger)
-    await settled(database_url)
+    await processed(database_url)
     found = await ledger.check(database_url, finished=True)
     findings.add(
         Experiment.CRASH_POINTS,
-        f"`{Point.CREATED}`, {seeds} times, {len(ledger.said):,} events",
+        f"`{CrashPoint.CREATED}`, {seeds} times, {len(ledger.said):,} events",
         f"{found.applied:,} payments applied once each",
     )
 
 
-def _passing(point: Point, seed: int, dice: random.Random) -> int:
+def _passing(point: CrashPoint, seed: int, dice: random.Random) -> int:
     """Which passing of the moment is the last."""
     if point in PASSED_OFTEN:
         return dice.randrange(1, 200)
     # A worker settles what it finds at its start one by one, and only then in batches.
-    first = CAREFUL_EVENTS if point in ONLY_QUEUED and seed % 2 else 0
+    first = GUARDED_EVENTS if point in ONLY_QUEUED and seed % 2 else 0
     return first + dice.randrange(2, 12)
 
 

@@ -10,14 +10,14 @@ from typing import Final
 
 import asyncpg
 
-from paidonce.store import embedded_files
-from tests.conftest import StartService
+from paidonce.db.embedded import files
 from tests.faults.clusters import kill_postmaster, own_cluster, own_folder
-from tests.faults.ledger import Ledger, settled
+from tests.faults.ledger import Ledger, processed
 from tests.faults.load import Load, deliver_all
 from tests.faults.report import Experiment, Findings
 from tests.faults.sizes import CONNECTION_CUTS, DATABASE_KILLS, SUPERVISED_KILLS
-from tests.service import Service, started_service
+from tests.support.servers import StartService
+from tests.support.service import Service, started_service
 
 USERS: Final = [f"away-{number}@example.com" for number in range(4)]
 EVENTS_A_ROUND: Final = 150
@@ -53,8 +53,9 @@ async def test_a_database_stopped_under_load_costs_nothing_that_was_acknowledged
     findings.add(
         Experiment.DATABASE_KILLED,
         f"{kills} times, {ledger.deliveries:,} deliveries of {len(ledger.said):,} events",
-        f"nothing lost, nothing twice; {ledger.refused['503']:,} answers 503; first answer 200 "
-        f"{statistics.median(away_s):.2f} s after its return (median; at most {max(away_s):.2f} s)",
+        f"nothing lost, nothing applied twice; {ledger.refused['503']:,} answers 503; first "
+        f"answer 200 {statistics.median(away_s):.2f} s after its return (median; at most "
+        f"{max(away_s):.2f} s)",
     )
 
 
@@ -73,14 +74,14 @@ async def test_the_embedded_database_is_started_again_when_it_dies(
                     await kill_postmaster(folder / ".paidonce", signal.SIGKILL)
                     away_s.append(await _time_to_return(load))
                     await load.finish()
-            await _finish(service, ledger, embedded_files.locate(folder / ".paidonce").dsn)
+            await _finish(service, ledger, files.locate(folder / ".paidonce").dsn)
         finally:
             service.end()
     findings.add(
         Experiment.SUPERVISED_KILLED,
         f"{kills} times, {ledger.deliveries:,} deliveries of {len(ledger.said):,} events",
-        f"nothing lost, nothing twice; first answer 200 {statistics.median(away_s):.2f} s after "
-        f"its death (median; at most {max(away_s):.2f} s)",
+        f"nothing lost, nothing applied twice; first answer 200 "
+        f"{statistics.median(away_s):.2f} s after its death (median; at most {max(away_s):.2f} s)",
     )
 
 
@@ -95,10 +96,11 @@ async def test_an_embedded_database_that_could_not_be_started_is_tried_again() -
             settings.write_text(right + "no_such_setting = 1\n")
             await kill_postmaster(folder / ".paidonce", signal.SIGKILL)
             async with Load(service.port, ledger, EVENTS_A_ROUND) as load:
-                await load.until(lambda: bool(service.log_lines(event="embedded_database_failed")))
+                failed = {"event": "service_interrupted", "service": "embedded database"}
+                await load.until(lambda: bool(service.log_lines(**failed)))
                 settings.write_text(right)
                 await load.finish()
-            await _finish(service, ledger, embedded_files.locate(folder / ".paidonce").dsn)
+            await _finish(service, ledger, files.locate(folder / ".paidonce").dsn)
         finally:
             service.end()
 
@@ -122,7 +124,7 @@ async def test_connections_cut_at_random_are_replaced_and_cost_nothing(
         Experiment.CONNECTIONS_CUT,
         f"{cut} connections, one every {CUT_EVERY_S * 1000:.0f} ms, {ledger.deliveries:,} "
         f"deliveries of {len(ledger.said):,} events",
-        f"nothing lost, nothing twice; {turned_away:,} answers 503, none of them afterwards",
+        f"nothing lost, nothing applied twice; {turned_away:,} answers 503, none afterwards",
     )
 
 
@@ -163,5 +165,5 @@ async def _cut_connections(database_url: str, cuts: int) -> int:
 
 async def _finish(service: Service, ledger: Ledger, database_url: str) -> None:
     await deliver_all(service.port, ledger)
-    await settled(database_url)
+    await processed(database_url)
     await ledger.check(database_url, finished=True)

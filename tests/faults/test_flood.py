@@ -11,15 +11,15 @@ from typing import Any, Final
 import aiohttp
 import asyncpg
 
-from tests.conftest import StartService
 from tests.faults.report import Experiment, Findings
 from tests.faults.sizes import FORGERIES
-from tests.service import BASIC, SECRET, Service, paid, signature
+from tests.support.servers import StartService
+from tests.support.service import BASIC, SECRET, Service, paid, signature
 
 CONFIG: Final = f"""{BASIC}
 [limits]
 unverified = "30/second"
-unverified_known = "30/second"
+verified_senders = "30/second"
 [security]
 ban_threshold = 100
 [sources.noise]
@@ -117,9 +117,9 @@ async def test_a_flood_of_forgeries_is_limited_and_then_banned_and_costs_the_hon
     assert len(lines) < 30, "the log is not flooded either"
     findings.add(
         Experiment.FORGED,
-        f"{forger.answers.total() + mistaken.answers.total():,} forgeries as fast as they go",
-        f"answered {dict(sorted(forger.answers.items()))}; {sent + 1:,} honest deliveries beside "
-        f"them all answered 200",
+        f"{forger.answers.total() + mistaken.answers.total():,} forgeries as fast as possible",
+        f"answered {dict(sorted(forger.answers.items()))}; {sent + 1:,} honest deliveries "
+        f"meanwhile, all answered 200",
     )
 
 

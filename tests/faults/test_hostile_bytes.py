@@ -13,11 +13,11 @@ from tests.faults.ledger import Ledger, Said
 from tests.faults.report import Experiment, Findings
 from tests.faults.sizes import SLOW_CONNECTIONS
 from tests.faults.wire import Heard, converse, converse_all, request, rest_of
-from tests.service import paid
+from tests.support.service import paid
 
 FLOOD_BYTES: Final = 100 * 1024 * 1024
 PIECE: Final = b"x" * 65_536
-ANSWERED_WITHIN_BYTES: Final = 16 * 1024 * 1024  # what may be under way when the refusal comes
+ANSWERED_WITHIN_BYTES: Final = 16 * 1024 * 1024  # what may be in transit when the refusal arrives
 CONNECTIONS: Final = 64
 DRIP_S: Final = 1.0
 MAX_DRIPS: Final = 20
@@ -173,7 +173,7 @@ async def _drip(port: int, whole: bytes, start: int) -> Heard:
     return closed.result()
 
 
-@pytest.mark.parametrize("first", ["a delivery", "a question"])
+@pytest.mark.parametrize("first", ["a delivery", "a GET request"])
 async def test_empty_lines_after_a_request_do_not_hold_the_connection(
     besieged: Besieged, first: str, findings: Findings
 ) -> None:

@@ -9,12 +9,12 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
-from tests.conftest import fresh_database
-from tests.faults.ledger import Found, Ledger, settled
+from tests.faults.ledger import Found, Ledger, processed
 from tests.faults.load import deliver_all
 from tests.faults.report import Experiment, Findings
 from tests.faults.sizes import COPIES, RACES, SAME_USER
-from tests.service import BASIC, Service, started_service, started_worker
+from tests.support.postgres import fresh_database
+from tests.support.service import BASIC, Service, started_service, started_worker
 
 EMAIL: Final = "raced@example.com"
 WORKERS: Final = 2
@@ -31,7 +31,7 @@ class Raced:
 
     async def finish(self) -> Found:
         assert not self.ledger.refused, f"some were turned away: {self.ledger.refused}"
-        await settled(self.database_url)
+        await processed(self.database_url)
         return await self.ledger.check(self.database_url, finished=True)
 
 
@@ -75,7 +75,7 @@ async def test_copies_of_one_webhook_over_all_processes_are_one_event(
     findings.add(
         Experiment.COPIES_RACED,
         f"{races} × {copies} copies, 2 processes and {WORKERS} workers, {raced.mode}",
-        f"each time 1 {first} and {copies - 1} duplicates, one effect; the metrics say so too",
+        f"each time 1 {first} and {copies - 1} duplicates, one effect; the metrics agree",
     )
 
 

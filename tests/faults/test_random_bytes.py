@@ -13,7 +13,7 @@ from tests.faults.hostility import Besieged
 from tests.faults.report import Experiment, Findings
 from tests.faults.sizes import RANDOM_BODIES, RANDOM_REQUESTS
 from tests.faults.wire import Heard, converse, request
-from tests.service import paid, signature
+from tests.support.service import paid, signature
 
 FIELDS: Final = sorted(paid("x") | {"plan_id": "", "paid_at": "", "test": "", "payment": ""})
 MAX_BYTES: Final = 2_000

@@ -15,18 +15,18 @@ from typing import Any, Final
 import asyncpg
 from uuid_utils.compat import uuid7
 
-from paidonce.crashpoints import Point
-from paidonce.store.queries import Connection
-from tests.conftest import StartService
+from paidonce.db.queries import Connection
+from paidonce.runtime.crashpoints import CrashPoint
 from tests.faults.report import Experiment, Findings
 from tests.faults.sizes import REPLAYED
-from tests.flow.tools import until
-from tests.service import SECRET, Service, paid, signature
+from tests.support.servers import StartService
+from tests.support.service import SECRET, Service, paid, signature
+from tests.support.tools import until
 
 RATE: Final = 1_200
 BURST: Final = 120
 """What the rate allows in a tenth of a second is done at once."""
-AT_CHUNK: Final = f"{Point.REPLAYED}:20"
+AT_CHUNK: Final = f"{CrashPoint.REPLAYED}:20"
 """The second time it dies with a chunk that is written and not committed."""
 DEADLINE_S: Final = 600.0
 USERS: Final = 100
@@ -80,7 +80,7 @@ async def test_a_replay_that_is_killed_goes_on_where_it_stopped(
         f"twice in the middle of a replay of {number:,} events, once with a chunk uncommitted",
         f"each event processed again once, {number // 2:,} payments applied once each, at most "
         f"{fastest:,} events in a second where {RATE:,} were allowed, in {took_s:.0f} s with its "
-        "restarts; the dry run had said so",
+        "restarts; the dry run had predicted it",
     )
 
 

@@ -7,12 +7,12 @@ from typing import Final
 
 import pytest
 
-from tests.conftest import StartService
-from tests.faults.ledger import Ledger, settled
+from tests.faults.ledger import Ledger, processed
 from tests.faults.load import Load, deliver_all
 from tests.faults.report import Experiment, Findings
 from tests.faults.sizes import SERVER_KILLS
-from tests.service import Service, started_service
+from tests.support.servers import StartService
+from tests.support.service import Service, started_service
 
 USERS: Final = [f"killed-{number}@example.com" for number in range(4)]
 EVENTS_A_ROUND: Final = 150
@@ -62,12 +62,12 @@ async def test_a_server_killed_under_load_loses_nothing_and_applies_nothing_twic
             await killable.start_again()
             await load.finish()
     await deliver_all(killable.service.port, ledger)
-    await settled(database_url)
+    await processed(database_url)
     found = await ledger.check(database_url, finished=True)
-    assert gone + kept > 0, "nothing was under way when the server was killed"
+    assert gone + kept > 0, "nothing was in progress when the server was killed"
     findings.add(
         Experiment.SERVER_KILLED,
         f"{kills} times, {ledger.deliveries:,} deliveries of {len(ledger.said):,} events",
-        f"{found.applied:,} payments applied once each; of {gone + kept:,} events that were under "
-        f"way {kept:,} were stored whole, {gone:,} not at all",
+        f"{found.applied:,} payments applied once each; of {gone + kept:,} events in "
+        f"progress {kept:,} were stored completely, {gone:,} not at all",
     )

@@ -13,8 +13,7 @@ from typing import Final
 
 import pytest
 
-from paidonce.crashpoints import Point
-from tests.brokers.kafka import MockBroker, NamedBroker, OwnBroker
+from paidonce.runtime.crashpoints import CrashPoint
 from tests.faults.company import (
     MANNERS,
     TOP_UP,
@@ -26,8 +25,9 @@ from tests.faults.company import (
 )
 from tests.faults.report import Experiment, Findings
 from tests.faults.sizes import SERVICE_CRASHES, SERVICE_KILLS, WALLET_PAYMENTS
-from tests.gateways.paying import PayingGateway, running
-from tests.services.payer import Payer, config_for
+from tests.payouts.payer import Payer, config_for
+from tests.support.kafka import MockBroker, NamedBroker, OwnBroker
+from tests.support.payout_gateway import PayingGateway, running
 
 TOPICS: Final = ("paidonce.wallet-payment", "paidonce.gateway-callback")
 KAFKA: Final = """
@@ -112,11 +112,11 @@ def test_every_payment_ends_once_whoever_is_killed(
 
 
 POINTS: Final = (
-    Point.RESERVED,
-    Point.CALLING,
-    Point.CALLED,
-    Point.HEARD,
-    Point.ANSWER_SAVED,
+    CrashPoint.RESERVED,
+    CrashPoint.CALLING,
+    CrashPoint.CALLED,
+    CrashPoint.CALLBACK_APPLIED,
+    CrashPoint.ANSWER_SAVED,
 )
 PAYMENTS_A_POINT: Final = 40
 DEATH_TIMEOUT_S: Final = 60.0
@@ -140,7 +140,7 @@ def test_a_payment_ends_once_though_its_service_dies_at_each_moment(
     wallet = payer.wallet(TOP_UP)
     number, dice = 0, random.Random(11)
     for point in POINTS * SERVICE_CRASHES.at(full):
-        passings = 1 if point is Point.RESERVED else dice.randrange(1, 6)  # once for a batch
+        passings = 1 if point is CrashPoint.RESERVED else dice.randrange(1, 6)  # once for a batch
         mortal = company.begin_to_die(",".join(ROLES), f"{point}:{passings}")
         for _ in range(PAYMENTS_A_POINT):
             assert payer.start(f"{dice.choice(USUAL)}-{number}", wallet, "1.00").http == 202

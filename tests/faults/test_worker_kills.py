@@ -7,12 +7,12 @@ import statistics
 import time
 from typing import Final
 
-from tests.conftest import StartService
-from tests.faults.ledger import Ledger, settled, waiting
+from tests.faults.ledger import Ledger, processed, waiting
 from tests.faults.load import Load, deliver_all
 from tests.faults.report import Experiment, Findings
 from tests.faults.sizes import WORKER_KILLS
-from tests.service import BASIC, Service
+from tests.support.servers import StartService
+from tests.support.service import BASIC, Service
 
 USERS: Final = [f"worked-{number}@example.com" for number in range(4)]
 CONFIG: Final = f'{BASIC}\n[server]\nmode = "queued"\n'
@@ -41,7 +41,7 @@ async def test_what_a_killed_worker_had_in_hand_is_settled_by_the_others(
         left.append(await _stopped_with_events_in_hand(victim, service, ledger, database_url, dice))
         victim.process.kill()
         began_s = time.monotonic()
-        await settled(database_url)
+        await processed(database_url)
         took_s.append(time.monotonic() - began_s)
         await ledger.check(database_url, finished=True)
         workers.append(await asyncio.to_thread(start_worker, CONFIG))
@@ -51,7 +51,7 @@ async def test_what_a_killed_worker_had_in_hand_is_settled_by_the_others(
         Experiment.WORKERS_KILLED,
         f"{kills} times, {ledger.deliveries:,} deliveries of {len(ledger.said):,} events, queued",
         f"{found.applied:,} payments applied once each; {statistics.mean(left):.0f} events (mean) "
-        f"in its hand or behind its locks were settled by another within "
+        f"that it had claimed or locked were processed by another within "
         f"{statistics.median(took_s):.2f} s (median; at most {max(took_s):.2f} s)",
     )
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from tests.service import SECRET, signature
+from tests.support.service import SECRET, signature
 
 ANSWER_TIMEOUT_S: Final = 30.0
 MAX_ANSWER_BYTES: Final = 1 << 20

@@ -16,8 +16,8 @@ from xml.etree import ElementTree
 import pytest
 
 import paidonce
-from tests.conftest import SERVER_VARIABLE
 from tests.guards.table import GUARDS, Guard
+from tests.support.postgres import SERVER_VARIABLE
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
-"""What every provider has to do, whatever its gateway (PRV-9): one suite, one `Case` each.
+"""Cases of the conformance suite that every provider has to pass (PRV-9).
 
-A provider joins by a module of its own in `cases/`.
+Each provider has a module in `cases/`.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,15 +9,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 from urllib.parse import parse_qsl, urlencode
 
-from paidonce.domain.events import Ignored, PaymentEvent
+from paidonce.core.events import Ignored, PaymentEvent
 from paidonce.providers.contract import (
-    Call,
-    Confirmation,
+    ConfirmationRequest,
     Delivery,
+    GatewayRequest,
+    GatewayResponse,
     Identity,
+    LookupRequired,
     Provider,
-    Reply,
-    Thin,
 )
 
 KEY: Final = "sources.test"
@@ -30,19 +30,19 @@ MAX_CALLS: Final = 8
 
 
 @dataclass(frozen=True)
-class Said:
-    """What an authentic delivery is to say, in no gateway's words."""
+class ExpectedEvent:
+    """The content of an authentic delivery, independent of the gateway."""
 
     payment_id: str = "p-1"
     event_id: str | None = "evt-1"
     amount: str = "990.00"
     currency: str = "RUB"
-    kind: str = "paid"  # in the gateway's words where a case says so
+    kind: str = "paid"  # or a type of the gateway
     email: str | None = "buyer@example.com"
 
 
 class MakeProvider(Protocol):
-    """A source with these secrets, each in the form that the gateway gives it."""
+    """Builds a source with these secrets, each in the format of the gateway."""
 
     def __call__(
         self, *secrets: str, currency: str = "RUB", tolerance_s: int | None = TOLERANCE_S
@@ -50,38 +50,35 @@ class MakeProvider(Protocol):
 
 
 class MakeDelivery(Protocol):
-    """An authentic delivery, made without the provider's code, signed with the secret given."""
+    """Builds an authentic delivery without the provider's code, signed with this secret."""
 
-    def __call__(self, said: Said, secret: str, sent_at: datetime) -> Delivery: ...
+    def __call__(self, expected: ExpectedEvent, secret: str, sent_at: datetime) -> Delivery: ...
 
 
 @dataclass(frozen=True)
 class Case:
-    """A provider, how to make what its gateway sends, and what is expected of it."""
+    """A provider, how to build the deliveries of its gateway, and what is expected of it."""
 
     name: str
     provider: MakeProvider
     deliver: MakeDelivery
     unknown_kind: str
     signature_header: str = ""
-    """Where the signature is: a header, or `form:NAME`, a parameter of the form.
-
-    Empty where the gateway signs nothing.
-    """
+    """The header of the signature, or `form:NAME` for a form parameter; empty if unsigned."""
     unknown_payment_id: str | None = "p-1"
-    """The payment of an event of that kind, where it still names one."""
+    """The payment id of an event of the unknown kind, if it has one."""
     wrong_signatures: Mapping[str, str] = field(default_factory=dict)
-    """Signatures that are wrong by their form alone."""
+    """Signatures in a wrong format."""
     signed_headers: tuple[str, ...] = ()
     signs_whole_body: bool = True
     signs_time: bool = False
     keeps_proof: bool = True
-    """Whether what is kept as evidence proves the delivery again: a signature does, no key."""
+    """Whether the stored evidence can be verified again: a signature can, an API key cannot."""
     composes: bool = True
     names_events: bool = True
-    """Whether a delivery holds the gateway's own id of the event."""
-    answer: Callable[[Said, Call], Reply] | None = None
-    """What the gateway replies when it is asked about what was said; None if it need not be."""
+    """Whether a delivery contains the gateway's own id of the event."""
+    answer: Callable[[ExpectedEvent, GatewayRequest], GatewayResponse] | None = None
+    """The response of the gateway to a request about the event; None if there are no lookups."""
     secrets_setting: str = "secrets"
     tells_email: bool = True
 
@@ -93,8 +90,8 @@ class Case:
         return self.signature_header != ""
 
     @property
-    def is_thin(self) -> bool:
-        """Whether events hold no more than a reason to ask the gateway."""
+    def needs_lookup(self) -> bool:
+        """Whether events only announce a change and the gateway has to be queried."""
         return self.answer is not None
 
     @property
@@ -103,56 +100,62 @@ class Case:
 
     def authentic(
         self,
-        said: Said | None = None,
+        expected: ExpectedEvent | None = None,
         secret: str = SECRETS[0],
         sent_at: datetime = RECEIVED_AT,
     ) -> Delivery:
-        return self.deliver(said or Said(), secret, sent_at)
+        return self.deliver(expected or ExpectedEvent(), secret, sent_at)
 
     def late_by(self, seconds: float) -> Delivery:
-        """A delivery that was signed so long before it arrived."""
+        """A delivery that was signed this long before it arrived."""
         return self.authentic(sent_at=RECEIVED_AT - timedelta(seconds=seconds))
 
-    def identified(self, said: Said) -> Identity:
-        """Which event an authentic delivery carries."""
-        return self.provider(*SECRETS, currency=said.currency).identify(self.authentic(said))
+    def identified(self, expected: ExpectedEvent) -> Identity:
+        """The identity of an authentic delivery."""
+        return self.provider(*SECRETS, currency=expected.currency).identify(
+            self.authentic(expected)
+        )
 
-    def paid(self, said: Said) -> PaymentEvent:
-        """What an authentic delivery of a payment says."""
-        provider = self.provider(*SECRETS, currency=said.currency)
-        event = self.event(provider, self.authentic(said), said)
+    def paid(self, expected: ExpectedEvent) -> PaymentEvent:
+        """The event of an authentic delivery of a payment."""
+        provider = self.provider(*SECRETS, currency=expected.currency)
+        event = self.event(provider, self.authentic(expected), expected)
         assert isinstance(event, PaymentEvent)
         return event
 
-    def event(self, provider: Provider, delivery: Delivery, said: Said) -> PaymentEvent | Ignored:
-        """What a delivery says, after the gateway was asked where it has to be."""
+    def event(
+        self, provider: Provider, delivery: Delivery, expected: ExpectedEvent
+    ) -> PaymentEvent | Ignored:
+        """The event of a delivery, after a lookup if one is required."""
         meaning = provider.translate(delivery)
-        assert not isinstance(meaning, Confirmation)
-        if not isinstance(meaning, Thin):
-            assert not self.is_thin or isinstance(meaning, Ignored)
+        assert not isinstance(meaning, ConfirmationRequest)
+        if not isinstance(meaning, LookupRequired):
+            assert not self.needs_lookup or isinstance(meaning, Ignored)
             return meaning
         answer = self.answer
         assert answer is not None
-        return converse(meaning, lambda call: answer(said, call))
+        return run_lookup(meaning, lambda call: answer(expected, call))
 
 
-def converse(thin: Thin, answer: Callable[[Call], Reply]) -> PaymentEvent | Ignored:
-    """What comes of asking a gateway that answers so."""
-    conversation = thin.ask()
+def run_lookup(
+    lookup: LookupRequired, answer: Callable[[GatewayRequest], GatewayResponse]
+) -> PaymentEvent | Ignored:
+    """Run the lookup against a gateway that answers like this."""
+    query = lookup.query()
     try:
-        call = next(conversation)
+        call = next(query)
         for _ in range(MAX_CALLS):
-            call = conversation.send(answer(call))
+            call = query.send(answer(call))
     except StopIteration as end:
         event: PaymentEvent | Ignored = end.value
         return event
-    raise AssertionError("the conversation does not end")
+    raise AssertionError("the query does not end")
 
 
 def changed(
     delivery: Delivery, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
 ) -> Delivery:
-    """The delivery with another body or other headers, and nothing remembered of the old ones."""
+    """The delivery with another body or other headers, without its cached results."""
     return Delivery(
         delivery.headers if headers is None else headers,
         delivery.body if body is None else body,
@@ -161,21 +164,21 @@ def changed(
 
 
 def header(delivery: Delivery, name: str) -> str:
-    """What a header says, or a parameter of a form (`form:NAME`)."""
+    """The value of a header, or of a form parameter (`form:NAME`)."""
     if name.startswith(_FORM):
         return _form(delivery)[name.removeprefix(_FORM)]
     return delivery.headers[name]
 
 
 def with_header(delivery: Delivery, name: str, value: str) -> Delivery:
-    """The delivery with one other header, or parameter of its form."""
+    """The delivery with one header or form parameter replaced."""
     if name.startswith(_FORM):
         return _with_form(delivery, _form(delivery) | {name.removeprefix(_FORM): value})
     return changed(delivery, headers={**delivery.headers, name: value})
 
 
 def without_header(delivery: Delivery, name: str) -> Delivery:
-    """The delivery without one of its headers, or parameters of its form."""
+    """The delivery without one of its headers or form parameters."""
     if name.startswith(_FORM):
         form = _form(delivery)
         return _with_form(delivery, {key: form[key] for key in form if f"{_FORM}{key}" != name})

@@ -1,4 +1,4 @@
-"""Alipay, beyond what every provider does."""
+"""Tests of Alipay beyond the conformance suite."""
 
 import base64
 import contextlib
@@ -26,17 +26,17 @@ from cryptography.hazmat.primitives.serialization import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paidonce.domain.events import Code, ExternalId, Ignored, PaymentEvent, Says
-from paidonce.domain.money import Money
+from paidonce.core.events import Code, EventType, ExternalId, Ignored, PaymentEvent
+from paidonce.core.money import Money
 from paidonce.errors import (
     ConfigurationError,
     InvalidSignatureError,
     MalformedError,
-    RefusedError,
+    RejectedError,
     TimestampExpiredError,
 )
-from paidonce.providers import alipay
-from paidonce.providers.contract import Delivery, Identity, Sample, Setup
+from paidonce.providers.alipay import provider as alipay
+from paidonce.providers.contract import Delivery, Identity, ProviderConfig, SampleEvent
 from tests.providers.cases.alipay import (
     ADDRESSEES,
     alipay_form,
@@ -46,7 +46,7 @@ from tests.providers.cases.alipay import (
     public_key,
     trade,
 )
-from tests.providers.conformance import FORM, KEY, RECEIVED_AT, Said
+from tests.providers.conformance import FORM, KEY, RECEIVED_AT, ExpectedEvent
 
 SECRET = "alipay"
 VECTORS = Path(os.environ.get("PAIDONCE_VECTORS", ""), "vectors.json")
@@ -56,25 +56,27 @@ PAYMENT = ExternalId("payment", "2026111522001")
 
 def source(*keys: str, **options: Any) -> alipay.Alipay:
     given = ADDRESSEES | {"public_keys": list(keys or (public_key(SECRET),))} | options
-    return alipay.configure(Setup(KEY, (), given))
+    return alipay.configure(ProviderConfig(KEY, (), given))
 
 
 ALIPAY = source()
 
 
-def usual(**more: str) -> dict[str, str]:
+def payment_parameters(**more: str) -> dict[str, str]:
     """The parameters of a payment of 88.88 yuan; those given as "…" are left out."""
-    said = trade(Said(payment_id=PAYMENT.value, amount="88.88"), RECEIVED_AT)
+    payment_event = trade(ExpectedEvent(payment_id=PAYMENT.value, amount="88.88"), RECEIVED_AT)
     payment = {"gmt_payment": china_time(PAID_AT), "fund_bill_list": '[{"amount":"88.88"}]'}
-    given = said | payment | {"trans_currency": "…"} | more
+    given = payment_event | payment | {"trans_currency": "…"} | more
     return {name: value for name, value in given.items() if value != "…"}
 
 
 def sent(parameters: Mapping[str, str] | None = None, **how: Any) -> Delivery:
-    return arrived(alipay_form(usual() if parameters is None else parameters, SECRET, **how))
+    return delivery_of(
+        alipay_form(payment_parameters() if parameters is None else parameters, SECRET, **how)
+    )
 
 
-def arrived(body: bytes) -> Delivery:
+def delivery_of(body: bytes) -> Delivery:
     return Delivery(FORM, body, RECEIVED_AT)
 
 
@@ -82,19 +84,19 @@ def read(delivery: Delivery) -> tuple[Identity, PaymentEvent | Ignored]:
     return ALIPAY.identify(delivery), ALIPAY.translate(delivery)
 
 
-def said(**more: str) -> PaymentEvent:
-    delivery = sent(usual(**more))
+def payment_event(**more: str) -> PaymentEvent:
+    delivery = sent(payment_parameters(**more))
     ALIPAY.verify(delivery)
     event = ALIPAY.translate(delivery)
     assert isinstance(event, PaymentEvent)
     return event
 
 
-def test_all_that_a_payment_carries_is_read() -> None:
+def test_a_payment_is_read_with_all_fields() -> None:
     """PRV-4: in yuan and in China's time."""
     identity = ALIPAY.identify(sent())
-    assert said() == PaymentEvent(
-        Says.PAID,
+    assert payment_event() == PaymentEvent(
+        EventType.PAID,
         (PAYMENT,),
         amount=Money(8_888, "CNY"),
         order="order-1",
@@ -107,7 +109,7 @@ def test_all_that_a_payment_carries_is_read() -> None:
     assert identity.occurred_at == PAID_AT
 
 
-def test_a_refund_tells_all_that_was_refunded_and_what_was_paid() -> None:
+def test_a_refund_has_the_total_refunded_and_the_paid_amount() -> None:
     """PRV-4 PAY-2: in part the trade stays as it was, in full it is closed."""
     at = datetime(2026, 11, 15, 11, 59, 30, 120_000, tzinfo=UTC)
     refund = {"gmt_refund": "2026-11-15 19:59:30.120", "out_biz_no": "r-1"}
@@ -116,38 +118,40 @@ def test_a_refund_tells_all_that_was_refunded_and_what_was_paid() -> None:
         ("TRADE_FINISHED", "8.88", 888),
         ("TRADE_CLOSED", "88.88", 8_888),
     ):
-        event = said(trade_status=status, refund_fee=fee, **refund)
-        assert (event.says, event.ids) == (Says.REFUNDED, (PAYMENT,))
+        event = payment_event(trade_status=status, refund_fee=fee, **refund)
+        assert (event.event_type, event.ids) == (EventType.REFUNDED, (PAYMENT,))
         assert (event.amount, event.refunded) == (Money(8_888, "CNY"), Money(minor, "CNY"))
         assert (event.occurred_at, event.paid_at, event.refund) == (at, PAID_AT, None)
-        parameters = usual(trade_status=status, refund_fee=fee, **refund)
+        parameters = payment_parameters(trade_status=status, refund_fee=fee, **refund)
         assert ALIPAY.identify(sent(parameters)).type == f"{status}.refund"
 
 
 @pytest.mark.parametrize(
-    ("status", "says", "amount"),
+    ("status", "event_type", "amount"),
     [
-        ("WAIT_BUYER_PAY", Says.PENDING, None),
-        ("TRADE_SUCCESS", Says.PAID, Money(8_888, "CNY")),
-        ("TRADE_FINISHED", Says.PAID, Money(8_888, "CNY")),
-        ("TRADE_CLOSED", Says.VOIDED, None),
+        ("WAIT_BUYER_PAY", EventType.PENDING, None),
+        ("TRADE_SUCCESS", EventType.PAID, Money(8_888, "CNY")),
+        ("TRADE_FINISHED", EventType.PAID, Money(8_888, "CNY")),
+        ("TRADE_CLOSED", EventType.VOIDED, None),
     ],
 )
-def test_each_status_means_what_it_says(status: str, says: Says, amount: Money | None) -> None:
+def test_each_status_has_its_meaning(
+    status: str, event_type: EventType, amount: Money | None
+) -> None:
     """PRV-4 PAY-2: nothing was refunded of what was closed unpaid."""
     for nothing in ({}, {"refund_fee": "0.00"}):
-        event = said(trade_status=status, **nothing)
-        assert (event.says, event.amount, event.refunded) == (says, amount, None)
+        event = payment_event(trade_status=status, **nothing)
+        assert (event.event_type, event.amount, event.refunded) == (event_type, amount, None)
 
 
-def test_what_concerns_no_payment_is_ignored() -> None:
+def test_a_notification_without_a_payment_is_ignored() -> None:
     """PRV-4: messages of other products, whose signature covers its type."""
     for other in (
         {"notify_type": "servicemarket_order_notify"},
         {"notify_type": "", "msg_method": "alipay.fund.trans.order.changed"},
         {"notify_type": "…", "method": "alipay.open.app.message"},
     ):
-        parameters = usual(**other, trade_no="…", seller_id="…", out_trade_no="…")
+        parameters = payment_parameters(**other, trade_no="…", seller_id="…", out_trade_no="…")
         delivery = sent(parameters, leaves_out=())
         ALIPAY.verify(delivery)
         identity, event = read(delivery)
@@ -157,9 +161,9 @@ def test_what_concerns_no_payment_is_ignored() -> None:
         assert identity.type == [*other.values()][-1]
 
 
-def test_a_notification_that_is_sent_again_is_the_same_event() -> None:
+def test_a_repeated_notification_is_the_same_event() -> None:
     """INB-2: with a new time and so a new signature."""
-    later = usual(notify_time=china_time(RECEIVED_AT + timedelta(minutes=4)))
+    later = payment_parameters(notify_time=china_time(RECEIVED_AT + timedelta(minutes=4)))
     first, again = ALIPAY.identify(sent()), ALIPAY.identify(sent(later))
     assert sent(later).body != sent().body
     assert (first.key, first.fingerprint) == (again.key, again.fingerprint)
@@ -169,20 +173,20 @@ def test_a_notification_that_is_sent_again_is_the_same_event() -> None:
         {"out_trade_no": "order-2"},
         {"total_amount": "88.89"},
     ):
-        assert ALIPAY.identify(sent(usual(**other))).fingerprint != first.fingerprint
+        assert ALIPAY.identify(sent(payment_parameters(**other))).fingerprint != first.fingerprint
 
 
 @pytest.mark.parametrize("name", ["app_id", "seller_id"])
 @pytest.mark.parametrize("value", ["2088000000000002", "", "…"])
-def test_what_is_meant_for_another_app_or_seller_is_refused(name: str, value: str) -> None:
+def test_a_notification_for_another_app_or_seller_is_rejected(name: str, value: str) -> None:
     """PRV-4: though Alipay has signed it."""
     with pytest.raises(InvalidSignatureError, match=name):
-        ALIPAY.verify(sent(usual(**{name: value})))
+        ALIPAY.verify(sent(payment_parameters(**{name: value})))
 
 
-def test_both_rules_of_signing_are_known_with_empty_values_or_without() -> None:
+def test_both_signing_rules_are_accepted_with_and_without_empty_values() -> None:
     """PRV-4"""
-    parameters = usual(body="", passback_params="", subject="Tom & Jerry = friends")
+    parameters = payment_parameters(body="", passback_params="", subject="Tom & Jerry = friends")
     for rule in (("sign_type",), ()):
         for skips_empty in (True, False):
             ALIPAY.verify(sent(parameters, leaves_out=rule, skips_empty=skips_empty))
@@ -192,27 +196,27 @@ def test_both_rules_of_signing_are_known_with_empty_values_or_without() -> None:
 
 
 @pytest.mark.parametrize("charset", ["utf-8", "UTF-8", "gbk", "GBK", "gb2312", "gb18030"])
-def test_every_charset_of_alipays_is_verified_and_read(charset: str) -> None:
+def test_every_charset_is_verified_and_read(charset: str) -> None:
     """PRV-4: whatever the header says, which is not signed."""
-    delivery = sent(usual(charset=charset, body="连续包月 &= 会员"), charset=charset)
+    delivery = sent(payment_parameters(charset=charset, body="连续包月 &= 会员"), charset=charset)
     for content_type in ("application/x-www-form-urlencoded; charset=latin-1", ""):
         one = Delivery({"content-type": content_type}, delivery.body, RECEIVED_AT)
         ALIPAY.verify(one)
-        assert ALIPAY.translate(one) == said()
+        assert ALIPAY.translate(one) == payment_event()
 
 
-def test_another_algorithm_than_rsa2_is_refused() -> None:
+def test_only_rsa2_is_accepted() -> None:
     """PRV-4: the message does not choose a weaker one."""
     for sign_type in ("RSA", "rsa2", "MD5", "", "…"):
         for algorithm in (SHA1(), SHA256()):
-            delivery = sent(usual(sign_type=sign_type), algorithm=algorithm)
+            delivery = sent(payment_parameters(sign_type=sign_type), algorithm=algorithm)
             with pytest.raises(InvalidSignatureError):
                 ALIPAY.verify(delivery)
     with pytest.raises(InvalidSignatureError):
         ALIPAY.verify(sent(algorithm=SHA1()))
 
 
-def test_each_flipped_bit_that_changes_what_is_said_is_refused() -> None:
+def test_each_flipped_bit_that_changes_a_parameter_is_rejected() -> None:
     """PRV-9: what is left are other spellings of the same, such as %2f for %2F."""
     right = sent().body
     said_right = decoded(right)
@@ -222,10 +226,10 @@ def test_each_flipped_bit_that_changes_what_is_said_is_refused() -> None:
         body[bit // 8] ^= 1 << bit % 8
         if decoded(bytes(body)) == said_right:
             spellings += 1
-            ALIPAY.verify(arrived(bytes(body)))
+            ALIPAY.verify(delivery_of(bytes(body)))
             continue
         with pytest.raises(InvalidSignatureError):
-            ALIPAY.verify(arrived(bytes(body)))
+            ALIPAY.verify(delivery_of(bytes(body)))
     assert 0 < spellings < len(right)
 
 
@@ -234,7 +238,7 @@ def decoded(body: bytes) -> list[tuple[bytes, ...]]:
     return [tuple(map(unquote_to_bytes, pair)) for pair in pairs]
 
 
-def test_the_same_bytes_cut_into_other_parameters_are_refused() -> None:
+def test_the_same_bytes_split_into_other_parameters_are_rejected() -> None:
     """PRV-4: a buyer writes into a text, and Alipay signs, what reads as another's payment.
 
     The official rule alone accepts it, which is why there is a guard.
@@ -251,7 +255,7 @@ def test_the_same_bytes_cut_into_other_parameters_are_refused() -> None:
         "zz": "1",
     }
     text = "x&charset=utf-8&" + "&".join(f"{name}={value}" for name, value in stolen.items())
-    honest = usual(body=text, total_amount="0.01")
+    honest = payment_parameters(body=text, total_amount="0.01")
     body = alipay_form(honest, SECRET)
     signed = "&".join(f"{k}={honest[k]}" for k in sorted(honest) if k != "sign_type" and honest[k])
     rest = signed.partition("zz=1")[2]
@@ -266,40 +270,40 @@ def test_the_same_bytes_cut_into_other_parameters_are_refused() -> None:
     assert sdk().verify(dict(forged), sign), "the attack is a real one"
 
     pairs = forged | {"sign": sign, "sign_type": "RSA2"}
-    for delivery in (arrived(urlencode(pairs).encode()), arrived(body)):
+    for delivery in (delivery_of(urlencode(pairs).encode()), delivery_of(body)):
         with pytest.raises(InvalidSignatureError, match="two ways"):
             ALIPAY.verify(delivery)
 
 
 @pytest.mark.parametrize("name", [name.decode() for name in sorted(alipay.COUNTS)])
-def test_a_text_may_not_hold_what_reads_as_a_parameter_that_counts(name: str) -> None:
+def test_a_text_that_contains_a_parameter_is_rejected(name: str) -> None:
     """PRV-4: neither one that is there nor one that could be."""
     with pytest.raises(InvalidSignatureError, match="two ways"):
-        ALIPAY.verify(sent(usual(subject=f"a&{name}=b")))
-    ALIPAY.verify(sent(usual(subject=f"a& {name}=b&{name}s=&b{name}={name}=")))
+        ALIPAY.verify(sent(payment_parameters(subject=f"a&{name}=b")))
+    ALIPAY.verify(sent(payment_parameters(subject=f"a& {name}=b&{name}s=&b{name}={name}=")))
 
 
-def test_a_parameter_that_comes_twice_is_refused() -> None:
+def test_a_repeated_parameter_is_rejected() -> None:
     """PRV-4: readers differ in which of the two they take."""
     body = sent().body
     for more in (b"&total_amount=88.88", b"&total%5Famount=1.00", b"&sign=", b"&a=1&a=1"):
         with pytest.raises(InvalidSignatureError, match="twice"):
-            ALIPAY.verify(arrived(body + more))
+            ALIPAY.verify(delivery_of(body + more))
 
 
 @pytest.mark.parametrize("more", [b"&", b"&a", b"&a=%", b"&a=%2", b"&%zz="])
-def test_what_is_no_form_of_alipays_is_refused(more: bytes) -> None:
+def test_an_invalid_form_is_rejected(more: bytes) -> None:
     """REC-6"""
     with pytest.raises(InvalidSignatureError):
-        ALIPAY.verify(arrived(sent().body + more))
+        ALIPAY.verify(delivery_of(sent().body + more))
 
 
-def test_a_form_of_too_many_parameters_is_refused() -> None:
+def test_a_form_with_too_many_parameters_is_rejected() -> None:
     """SEC-8: though Alipay has signed it."""
-    room = alipay.MAX_PARAMETERS - len(usual()) - 1
-    ALIPAY.verify(sent(usual(**{f"x{number}": "1" for number in range(room)})))
+    room = alipay.MAX_PARAMETERS - len(payment_parameters()) - 1
+    ALIPAY.verify(sent(payment_parameters(**{f"x{number}": "1" for number in range(room)})))
     with pytest.raises(InvalidSignatureError, match="over"):
-        ALIPAY.verify(sent(usual(**{f"x{number}": "1" for number in range(room + 1)})))
+        ALIPAY.verify(sent(payment_parameters(**{f"x{number}": "1" for number in range(room + 1)})))
 
 
 @pytest.mark.parametrize(
@@ -330,42 +334,44 @@ def test_a_form_of_too_many_parameters_is_refused() -> None:
     ],
     ids=str,
 )
-def test_what_is_not_as_alipay_writes_it_is_malformed(wrong: dict[str, str]) -> None:
+def test_a_field_in_another_format_is_malformed(wrong: dict[str, str]) -> None:
     """REC-6: authentic, and kept as such."""
-    delivery = sent(usual(**wrong))
+    delivery = sent(payment_parameters(**wrong))
     ALIPAY.verify(delivery)
     with pytest.raises(MalformedError):
         read(delivery)
 
 
-def test_an_amount_is_in_its_own_currency_where_one_is_told() -> None:
+def test_the_amount_is_in_the_currency_of_the_transaction() -> None:
     """PRV-4 PAY-4: an order in another one does not match."""
-    assert said(trans_currency="HKD").amount == Money(8_888, "HKD")
-    assert said(settle_currency="USD", settle_amount="12.34").amount == Money(8_888, "CNY")
+    assert payment_event(trans_currency="HKD").amount == Money(8_888, "HKD")
+    assert payment_event(settle_currency="USD", settle_amount="12.34").amount == Money(8_888, "CNY")
 
 
-def test_the_answers_are_the_words_that_alipay_waits_for() -> None:
+def test_the_answers_are_success_and_fail() -> None:
     """PRV-4 REC-5"""
     for word in ("success", "duplicate", "ignored", "conflict", "accepted"):
-        answer = ALIPAY.acknowledge(word, uuid4(), sent())
+        answer = ALIPAY.success_response(word, uuid4(), sent())
         assert answer == ("text/plain", b"success")
-    assert ALIPAY.refuse("INVALID_SIGNATURE", "…") == ("text/plain", b"fail")
+    assert ALIPAY.error_response("INVALID_SIGNATURE", "…") == ("text/plain", b"fail")
 
 
-def test_only_the_process_that_made_a_test_webhook_believes_it() -> None:
+def test_a_test_webhook_is_authentic_only_in_its_own_process() -> None:
     """OPS-6 SEC-5: its key is its own, and production has none."""
     here, elsewhere = source(), source()
-    sample = Sample("p", "1.00", "CNY", "paid", order="order-1", sent_at=RECEIVED_AT)
-    made = Delivery(*here.compose(sample), RECEIVED_AT)
+    sample = SampleEvent("p", "1.00", "CNY", "paid", order="order-1", sent_at=RECEIVED_AT)
+    made = Delivery(*here.build_sample(sample), RECEIVED_AT)
     here.verify(made)
-    elsewhere.compose(sample)
+    elsewhere.build_sample(sample)
     with pytest.raises(InvalidSignatureError):
         elsewhere.verify(made)
     production = alipay.configure(
-        Setup(KEY, (), {**ADDRESSEES, "public_keys": [public_key("one")]}, accepts_test=False)
+        ProviderConfig(
+            KEY, (), {**ADDRESSEES, "public_keys": [public_key("one")]}, accepts_test=False
+        )
     )
     with pytest.raises(ConfigurationError, match="public key"):
-        production.compose(sample)
+        production.build_sample(sample)
     with pytest.raises(InvalidSignatureError):
         production.verify(made)
 
@@ -382,7 +388,7 @@ def pem(secret: str, style: PublicFormat = PublicFormat.SubjectPublicKeyInfo) ->
     return private_key(secret).public_key().public_bytes(Encoding.PEM, style).decode()
 
 
-def test_a_key_is_taken_in_each_form_in_which_alipay_gives_it(tmp_path: Path) -> None:
+def test_a_key_is_accepted_in_each_format_of_alipay(tmp_path: Path) -> None:
     """PRV-4 PRV-7: of an old certificate too, whose key is what counts; and from a file."""
     file = tmp_path / "alipay.pem"
     file.write_text(pem(SECRET))
@@ -411,32 +417,35 @@ def _other(key: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "error"),
     [
-        ([], "is needed"),
-        (None, "is needed"),
+        ([], "is required"),
+        (None, "is required"),
         ("MIIB", "a list"),
         ([1], "a list"),
         ([""], r"\[0\]: the secret is empty"),
         (["env:TEST_NOT_SET"], r"\[0\]: the environment variable"),
         (["file:not-there.pem"], r"\[0\]: the file not-there.pem"),
-        (["not a key"], r"\[0\]: is no key"),
-        (["MIIB"], r"\[0\]: is no key"),
-        (["ключ"], r"\[0\]: is no key"),
-        (["-----BEGIN PUBLIC KEY-----\nMIIB\n-----END PUBLIC KEY-----"], r"\[0\]: is no key"),
+        (["not a key"], r"\[0\]: is not a public key"),
+        (["MIIB"], r"\[0\]: is not a public key"),
+        (["ключ"], r"\[0\]: is not a public key"),
+        (
+            ["-----BEGIN PUBLIC KEY-----\nMIIB\n-----END PUBLIC KEY-----"],
+            r"\[0\]: is not a public key",
+        ),
         ([_private_pem()], r"\[0\]: is a private key"),
-        ([_other(Ed25519PrivateKey.generate())], r"\[0\]: RSA2 needs"),
-        ([_other(generate_private_key(65537, 1024))], r"\[0\]: RSA2 needs"),
+        ([_other(Ed25519PrivateKey.generate())], r"\[0\]: is not a public key"),
+        ([_other(generate_private_key(65537, 1024))], r"\[0\]: .* 2048 bits"),
     ],
 )
-def test_what_is_no_public_key_is_told_at_the_start(keys: Any, told: str) -> None:
+def test_an_invalid_public_key_is_a_configuration_error(keys: Any, error: str) -> None:
     """PRV-7 USE-3: with the setting's name, and without what is in it."""
-    with pytest.raises(ConfigurationError, match=rf"sources\.test\.public_keys.*{told}") as caught:
+    with pytest.raises(ConfigurationError, match=rf"sources\.test\.public_keys.*{error}") as caught:
         source(public_keys=keys)
     assert "MIIB" not in str(caught.value)
 
 
-def test_a_source_needs_its_app_and_seller_and_nothing_else() -> None:
+def test_a_source_requires_its_app_and_seller() -> None:
     """USE-3"""
     for name in ("app_id", "seller_id"):
         with pytest.raises(ConfigurationError, match=name):
@@ -444,14 +453,14 @@ def test_a_source_needs_its_app_and_seller_and_nothing_else() -> None:
     with pytest.raises(ConfigurationError, match=r"currency: this provider has no such setting"):
         source(currency="CNY")
     with pytest.raises(ConfigurationError, match=r"secrets: .* public_keys"):
-        alipay.configure(Setup(KEY, ("secret",), ADDRESSEES))
+        alipay.configure(ProviderConfig(KEY, ("secret",), ADDRESSEES))
 
 
-def test_a_stale_notification_is_told_apart_from_a_forged_one() -> None:
+def test_an_expired_notification_is_not_reported_as_forged() -> None:
     """PRV-8: by the time that it was sent, not by that of the payment."""
-    old = usual(gmt_payment="2020-01-01 00:00:00")
+    old = payment_parameters(gmt_payment="2020-01-01 00:00:00")
     ALIPAY.verify(sent(old))
-    late = usual(notify_time=china_time(RECEIVED_AT - timedelta(seconds=301)))
+    late = payment_parameters(notify_time=china_time(RECEIVED_AT - timedelta(seconds=301)))
     with pytest.raises(TimestampExpiredError, match="301 s before"):
         ALIPAY.verify(sent(late))
 
@@ -497,16 +506,16 @@ VALUES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 
 
 @given(others=st.dictionaries(NAMES, VALUES, max_size=6))
-def test_what_the_sdk_signs_is_accepted(others: dict[str, str]) -> None:
+def test_a_form_signed_by_the_sdk_is_accepted(others: dict[str, str]) -> None:
     """PRV-9"""
-    parameters = others | {k: v for k, v in usual().items() if k != "sign_type"}
+    parameters = others | {k: v for k, v in payment_parameters().items() if k != "sign_type"}
     body = SDK.sign_data(dict(parameters)).encode() + b"&sign_type=RSA2"
     signed = "&".join(f"{name}={parameters[name]}" for name in sorted(parameters))
     if reads_in_two_ways(signed, parameters):
         with pytest.raises(InvalidSignatureError, match="two ways"):
-            ALIPAY.verify(arrived(body))
+            ALIPAY.verify(delivery_of(body))
     else:
-        ALIPAY.verify(arrived(body))
+        ALIPAY.verify(delivery_of(body))
 
 
 def reads_in_two_ways(signed: str, parameters: Mapping[str, str]) -> bool:
@@ -515,16 +524,22 @@ def reads_in_two_ways(signed: str, parameters: Mapping[str, str]) -> bool:
 
 
 @given(
-    parameters=st.dictionaries(NAMES | st.sampled_from(sorted(usual())), VALUES, max_size=6),
+    parameters=st.dictionaries(
+        NAMES | st.sampled_from(sorted(payment_parameters())), VALUES, max_size=6
+    ),
     is_right=st.booleans(),
 )
 def test_the_sdk_agrees_on_what_is_authentic(parameters: dict[str, str], is_right: bool) -> None:
     """PRV-9: it accepts whatever is accepted here."""
-    given = usual() | parameters | ADDRESSEES
-    given |= {name: usual()[name] for name in ("notify_time", "sign_type", "notify_type")}
-    body = alipay_form(given if is_right else usual(), SECRET)
+    given = payment_parameters() | parameters | ADDRESSEES
+    given |= {
+        name: payment_parameters()[name] for name in ("notify_time", "sign_type", "notify_type")
+    }
+    body = alipay_form(given if is_right else payment_parameters(), SECRET)
     sign = dict(parse_qsl(body.decode()))["sign"]
-    delivery = arrived(form({k: v.encode() for k, v in given.items()} | {"sign": sign.encode()}))
+    delivery = delivery_of(
+        form({k: v.encode() for k, v in given.items()} | {"sign": sign.encode()})
+    )
     is_accepted = True
     try:
         ALIPAY.verify(delivery)
@@ -532,7 +547,7 @@ def test_the_sdk_agrees_on_what_is_authentic(parameters: dict[str, str], is_righ
         is_accepted = False
     with_values = {name: value for name, value in given.items() if value}
     assert not is_accepted or SDK.verify(with_values, sign)
-    assert is_accepted == (is_right or given == usual())
+    assert is_accepted == (is_right or given == payment_parameters())
 
 
 @given(
@@ -541,9 +556,9 @@ def test_the_sdk_agrees_on_what_is_authentic(parameters: dict[str, str], is_righ
         st.text(max_size=20) | st.sampled_from(["TRADE_SUCCESS", "1.00", "2026-11-15 20:00:00"]),
     )
 )
-def test_whatever_alipay_signs_is_read_or_refused(more: dict[str, str]) -> None:
+def test_any_signed_form_is_read_or_malformed(more: dict[str, str]) -> None:
     """REC-6"""
-    delivery = sent(usual() | more)
+    delivery = sent(payment_parameters() | more)
     for verb in (ALIPAY.verify, ALIPAY.identify, ALIPAY.translate):
-        with contextlib.suppress(RefusedError):
+        with contextlib.suppress(RejectedError):
             verb(delivery)

@@ -10,24 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paidonce.domain.events import Ignored, PaymentEvent, Says
-from paidonce.domain.money import Money
+from paidonce.core.events import EventType, Ignored, PaymentEvent
+from paidonce.core.money import Money
 from paidonce.errors import (
     ConfigurationError,
     InvalidRequestError,
     InvalidSignatureError,
-    RefusedError,
+    RejectedError,
     TimestampExpiredError,
 )
-from paidonce.providers.contract import Delivery, Sample, Thin, key_digest
-from paidonce.providers.samples import WORDS, new_sample
+from paidonce.providers.contract import Delivery, LookupRequired, SampleEvent, key_digest
+from paidonce.providers.samples import STATUSES, new_sample
 from tests.providers.cases import CASES
 from tests.providers.conformance import (
     RECEIVED_AT,
     SECRETS,
     TOLERANCE_S,
     Case,
-    Said,
+    ExpectedEvent,
     changed,
     header,
     with_header,
@@ -37,13 +37,13 @@ from tests.providers.conformance import (
 pytestmark = pytest.mark.parametrize("case", CASES, ids=str)
 
 _signed = pytest.mark.usefixtures("_is_signed")
-"""On tests of what gateways that sign nothing cannot have."""
+"""Skips tests of signatures for gateways without them."""
 
 
 @pytest.fixture
 def _is_signed(case: Case) -> None:
     if not case.is_signed:
-        pytest.skip("this gateway signs nothing")
+        pytest.skip("this gateway has no signatures")
 
 
 def test_an_authentic_delivery_is_accepted(case: Case) -> None:
@@ -59,7 +59,7 @@ def test_a_second_secret_is_accepted(case: Case) -> None:
 
 
 @_signed
-def test_a_secret_that_is_not_configured_is_refused(case: Case) -> None:
+def test_an_unconfigured_secret_is_rejected(case: Case) -> None:
     """PRV-9"""
     with pytest.raises(InvalidSignatureError):
         case.configured.verify(case.authentic(secret="of-somebody-else"))
@@ -68,7 +68,7 @@ def test_a_secret_that_is_not_configured_is_refused(case: Case) -> None:
 
 
 @_signed
-def test_each_flipped_bit_of_the_body_is_refused(case: Case) -> None:
+def test_each_flipped_bit_of_the_body_is_rejected(case: Case) -> None:
     """PRV-9 REC-1: the raw bytes are what is signed."""
     if not case.signs_whole_body:
         pytest.skip("this gateway signs fields and not bytes")
@@ -82,7 +82,7 @@ def test_each_flipped_bit_of_the_body_is_refused(case: Case) -> None:
 
 @_signed
 @pytest.mark.parametrize("change", [b" ", b"\n", b"\x00"])
-def test_a_byte_more_or_less_is_refused(case: Case, change: bytes) -> None:
+def test_a_byte_more_or_less_is_rejected(case: Case, change: bytes) -> None:
     """PRV-9 REC-1"""
     if not case.signs_whole_body:
         pytest.skip("this gateway signs fields and not bytes")
@@ -93,7 +93,7 @@ def test_a_byte_more_or_less_is_refused(case: Case, change: bytes) -> None:
 
 
 @_signed
-def test_each_flipped_bit_of_the_signature_and_of_what_it_signs_is_refused(case: Case) -> None:
+def test_each_flipped_bit_of_the_signature_and_signed_headers_is_rejected(case: Case) -> None:
     """PRV-9: the headers as well as the body."""
     provider, delivery = case.configured, case.authentic()
     for name in (case.signature_header, *case.signed_headers):
@@ -109,7 +109,7 @@ def test_each_flipped_bit_of_the_signature_and_of_what_it_signs_is_refused(case:
 @pytest.mark.parametrize(
     "given", ["", " ", "é" * 64, "\xff", "\udcff\udc80", "0" * 64, "\x00", "a" * 100_000]
 )
-def test_a_signature_of_any_other_letters_is_refused(case: Case, given: str) -> None:
+def test_a_signature_of_random_text_is_rejected(case: Case, given: str) -> None:
     """PRV-9: and it is refused, not an error of ours."""
     delivery = case.authentic()
     for name in (case.signature_header, *case.signed_headers):
@@ -118,7 +118,7 @@ def test_a_signature_of_any_other_letters_is_refused(case: Case, given: str) -> 
 
 
 @_signed
-def test_a_signature_of_another_form_is_refused(case: Case) -> None:
+def test_a_signature_in_another_format_is_rejected(case: Case) -> None:
     """PRV-9"""
     delivery = case.authentic()
     for wrong in case.wrong_signatures.values():
@@ -127,7 +127,7 @@ def test_a_signature_of_another_form_is_refused(case: Case) -> None:
 
 
 @_signed
-def test_a_missing_header_is_refused(case: Case) -> None:
+def test_a_missing_header_is_rejected(case: Case) -> None:
     """PRV-9"""
     delivery = case.authentic()
     for name in (case.signature_header, *case.signed_headers):
@@ -152,7 +152,7 @@ def test_a_time_within_the_tolerance_is_accepted(case: Case, late_s: int) -> Non
 
 
 @pytest.mark.parametrize("late_s", [-TOLERANCE_S - 1, TOLERANCE_S + 1, 10**8])
-def test_a_stale_time_is_refused_and_told_apart(case: Case, late_s: int) -> None:
+def test_an_expired_time_is_rejected_with_its_own_error(case: Case, late_s: int) -> None:
     """PRV-8: where the gateway signs one; a source that takes stale ones has no such check."""
     if not case.signs_time:
         case.configured.verify(case.late_by(late_s))
@@ -165,7 +165,7 @@ def test_a_stale_time_is_refused_and_told_apart(case: Case, late_s: int) -> None
 
 
 @_signed
-def test_a_stale_time_is_looked_at_after_the_signature(case: Case) -> None:
+def test_the_time_is_checked_after_the_signature(case: Case) -> None:
     """PRV-8: what is forged is not called stale."""
     forged = with_header(case.late_by(10**6), case.signature_header, "wrong")
     with pytest.raises(InvalidSignatureError):
@@ -173,7 +173,7 @@ def test_a_stale_time_is_looked_at_after_the_signature(case: Case) -> None:
 
 
 @_signed
-def test_a_refusal_tells_neither_secret_nor_expected_signature(case: Case) -> None:
+def test_an_error_contains_neither_secret_nor_expected_signature(case: Case) -> None:
     """SEC-7"""
     delivery = case.authentic()
     right = header(delivery, case.signature_header)
@@ -185,29 +185,29 @@ def test_a_refusal_tells_neither_secret_nor_expected_signature(case: Case) -> No
 
 def test_a_redelivery_has_the_same_key_and_meaning(case: Case) -> None:
     """INB-1 INB-2"""
-    for said in (Said(), Said(event_id=None)):
-        first = case.configured.identify(case.authentic(said))
-        again = case.configured.identify(case.authentic(said))
+    for expected in (ExpectedEvent(), ExpectedEvent(event_id=None)):
+        first = case.configured.identify(case.authentic(expected))
+        again = case.configured.identify(case.authentic(expected))
         assert first.key == again.key
         assert first.fingerprint == again.fingerprint
 
 
 def test_another_event_has_another_key(case: Case) -> None:
     """INB-1"""
-    said = [Said(), Said(event_id=None, payment_id="p-2")]
+    expected = [ExpectedEvent(), ExpectedEvent(event_id=None, payment_id="p-2")]
     if case.names_events:
-        said += [Said(event_id="evt-2"), Said(event_id=None)]
-    keys = {case.identified(one).key for one in said}
-    assert len(keys) == len(said)
+        expected += [ExpectedEvent(event_id="evt-2"), ExpectedEvent(event_id=None)]
+    keys = {case.identified(one).key for one in expected}
+    assert len(keys) == len(expected)
 
 
 def test_another_amount_currency_or_payment_is_another_meaning(case: Case) -> None:
     """INB-2"""
-    said = [Said(), Said(payment_id="p-2")]
-    if not case.is_thin:
-        said += [Said(amount="990.01"), Said(currency="USD")]
-    prints = {case.identified(one).fingerprint for one in said}
-    assert len(prints) == len(said)
+    expected = [ExpectedEvent(), ExpectedEvent(payment_id="p-2")]
+    if not case.needs_lookup:
+        expected += [ExpectedEvent(amount="990.01"), ExpectedEvent(currency="USD")]
+    prints = {case.identified(one).fingerprint for one in expected}
+    assert len(prints) == len(expected)
 
 
 def test_the_key_and_the_fingerprint_fit_their_columns(case: Case) -> None:
@@ -218,17 +218,17 @@ def test_the_key_and_the_fingerprint_fit_their_columns(case: Case) -> None:
 
 def test_an_unknown_kind_of_event_is_ignored_with_a_reason(case: Case) -> None:
     """PRV-9"""
-    delivery = case.authentic(Said(kind=case.unknown_kind))
+    delivery = case.authentic(ExpectedEvent(kind=case.unknown_kind))
     event = case.configured.translate(delivery)
     assert isinstance(event, Ignored)
     assert event.reason
     assert case.configured.identify(delivery).payment_id == case.unknown_payment_id
 
 
-def test_a_paid_event_says_so(case: Case) -> None:
+def test_a_paid_event_is_translated(case: Case) -> None:
     """PRV-1"""
-    event = case.paid(Said())
-    assert event.says is Says.PAID
+    event = case.paid(ExpectedEvent())
+    assert event.event_type is EventType.PAID
     assert event.amount == Money(99_000, "RUB")
     assert event.email == ("buyer@example.com" if case.tells_email else None)
     assert [one.value for one in event.ids] == ["p-1"]
@@ -238,38 +238,36 @@ def test_a_paid_event_says_so(case: Case) -> None:
     ("amount", "currency", "amount_minor"),
     [("10000", "KRW", 10_000), ("500", "JPY", 500), ("1.234", "KWD", 1_234), ("0.005", "BHD", 5)],
 )
-def test_currencies_of_no_and_of_three_decimals_are_right(
+def test_currencies_with_no_and_three_decimals_are_exact(
     case: Case, amount: str, currency: str, amount_minor: int
 ) -> None:
     """PRV-9 PAY-1"""
-    event = case.paid(Said(amount=amount, currency=currency))
+    event = case.paid(ExpectedEvent(amount=amount, currency=currency))
     assert event.amount == Money(amount_minor, currency)
 
 
-def test_what_a_provider_composes_it_accepts(case: Case) -> None:
+def test_a_provider_accepts_its_own_samples(case: Case) -> None:
     """OPS-6: a test webhook is as good as the gateway's."""
-    sample = Sample(
+    sample = SampleEvent(
         "p-9", "990.00", "RUB", "paid", "evt-9", email="buyer@example.com", sent_at=RECEIVED_AT
     )
     provider = case.configured
     if not case.composes:
         with pytest.raises(ConfigurationError, match="public key"):
-            provider.compose(sample)
+            provider.build_sample(sample)
         return
-    headers, body = provider.compose(sample)
+    headers, body = provider.build_sample(sample)
     delivery = Delivery(headers, body, RECEIVED_AT)
     provider.verify(delivery)
-    said = Said("p-9", "evt-9")
-    event, expected = case.event(provider, delivery, said), case.paid(said)
+    expected = ExpectedEvent("p-9", "evt-9")
+    event, paid = case.event(provider, delivery, expected), case.paid(expected)
     assert isinstance(event, PaymentEvent)
-    assert (event.says, event.ids, event.amount) == (expected.says, expected.ids, expected.amount)
-    assert event.email == expected.email
+    assert (event.event_type, event.ids, event.amount) == (paid.event_type, paid.ids, paid.amount)
+    assert event.email == paid.email
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_every_provider_composes_what_the_common_words_mean_or_says_that_it_cannot(
-    case: Case, word: str
-) -> None:
+@pytest.mark.parametrize("word", STATUSES)
+def test_every_provider_builds_a_sample_of_each_status_or_rejects_it(case: Case, word: str) -> None:
     """OPS-6"""
     if not case.composes:
         return
@@ -277,7 +275,7 @@ def test_every_provider_composes_what_the_common_words_mean_or_says_that_it_cann
     sample = new_sample(amount="990.00", currency="RUB", status=word, payment_id="p-9")
     sample = replace(sample, sent_at=RECEIVED_AT)
     try:
-        headers, body = provider.compose(sample)
+        headers, body = provider.build_sample(sample)
     except InvalidRequestError:
         assert word != "paid"
         return
@@ -286,28 +284,30 @@ def test_every_provider_composes_what_the_common_words_mean_or_says_that_it_cann
     provider.identify(delivery)
     event = provider.translate(delivery)
     if isinstance(event, PaymentEvent):
-        said = {Says.VOIDED: "canceled"}.get(event.says, event.says)
-        assert said == word
+        expected = {EventType.VOIDED: "canceled"}.get(event.event_type, event.event_type)
+        assert expected == word
     elif isinstance(event, Ignored):
         assert word not in ("paid", "refunded") or case.name.startswith("tilda")
     else:
-        assert isinstance(event, Thin)
+        assert isinstance(event, LookupRequired)
 
 
-def test_what_is_kept_as_evidence_can_be_read_again(case: Case) -> None:
+def test_stored_evidence_can_be_read_again(case: Case) -> None:
     """REC-1 OPS-4 SEC-7: and verified again, unless the proof was a key, which is not kept."""
     provider, delivery = case.configured, case.authentic()
-    kept = changed(delivery, headers=provider.evidence(delivery.headers))
+    kept = changed(delivery, headers=provider.evidence_headers(delivery.headers))
     assert provider.identify(kept) == provider.identify(delivery)
-    assert case.event(provider, kept, Said()) == case.event(provider, delivery, Said())
+    assert case.event(provider, kept, ExpectedEvent()) == case.event(
+        provider, delivery, ExpectedEvent()
+    )
     assert not set(kept.headers.values()) & set(SECRETS)
     if case.keeps_proof:
         provider.verify(kept)
 
 
-def test_an_event_is_no_ping(case: Case) -> None:
+def test_an_event_is_not_a_ping(case: Case) -> None:
     """PRV-2"""
-    assert case.configured.pong(case.authentic().body) is None
+    assert case.configured.answer_ping(case.authentic().body) is None
 
 
 _KINDS = st.sampled_from(
@@ -327,7 +327,7 @@ _NAMES = ["type", "timestamp", "data", "payment", "tranid", "Email", "status", "
 _NAMES += ["payment_id", "tx_id", "total_amount", "imp_uid", "merchant_uid", "cancellation_id"]
 _TYPES = st.sampled_from(["Transaction.Paid", "Transaction.Confirm", "Paid", "paid", "imp_1"])
 _JSON = st.dictionaries(st.sampled_from(_NAMES), _TEXTS | _PARTS | _TYPES).map(
-    lambda said: json.dumps(said).encode()
+    lambda expected: json.dumps(expected).encode()
 )
 _FORMS = st.lists(
     st.tuples(
@@ -338,7 +338,7 @@ _FORMS = st.lists(
 
 
 @given(headers=_HEADERS, kind=_KINDS, body=st.binary() | _JSON | _FORMS)
-def test_nothing_that_a_sender_writes_is_an_error_of_ours(
+def test_no_input_causes_an_internal_error(
     case: Case, headers: dict[str, str], kind: str, body: bytes
 ) -> None:
     """PRV-9 REC-6: whatever the headers and the body, it is read or refused."""
@@ -347,23 +347,23 @@ def test_nothing_that_a_sender_writes_is_an_error_of_ours(
     with pytest.raises(InvalidSignatureError) if case.is_signed else contextlib.nullcontext():
         provider.verify(delivery)
     for verb in (provider.identify, provider.translate, provider.signature_method):
-        with contextlib.suppress(RefusedError):
+        with contextlib.suppress(RejectedError):
             verb(delivery)
-    provider.evidence(delivery.headers)
-    provider.pong(body)
+    provider.evidence_headers(delivery.headers)
+    provider.answer_ping(body)
 
 
 @given(body=st.binary() | _JSON | _FORMS)
-def test_an_authentic_delivery_of_anything_is_read_or_refused(case: Case, body: bytes) -> None:
+def test_any_authentic_body_is_read_or_malformed(case: Case, body: bytes) -> None:
     """PRV-9 REC-6: the same, with headers that are right in themselves."""
     delivery = changed(case.authentic(), body=body)
     for verb in (case.configured.verify, case.configured.identify, case.configured.translate):
-        with contextlib.suppress(RefusedError):
+        with contextlib.suppress(RejectedError):
             verb(delivery)
 
 
 @given(where=st.integers(0, 2**32), value=_TEXTS | _PARTS | st.lists(_TEXTS))
-def test_a_field_of_any_other_kind_is_read_or_refused(
+def test_a_field_of_any_other_type_is_read_or_malformed(
     case: Case, where: int, value: object
 ) -> None:
     """PRV-9 REC-6: an authentic body in which one value is another."""
@@ -376,7 +376,7 @@ def test_a_field_of_any_other_kind_is_read_or_refused(
     holder[sorted(holder)[where % len(holder)]] = value
     odd = changed(delivery, body=json.dumps(body).encode())
     for verb in (case.configured.identify, case.configured.translate):
-        with contextlib.suppress(RefusedError):
+        with contextlib.suppress(RejectedError):
             verb(odd)
 
 

@@ -1,4 +1,4 @@
-"""Described senders, beyond what every provider does."""
+"""Tests of provider `generic` beyond the conformance suite."""
 
 import base64
 import contextlib
@@ -21,18 +21,18 @@ from cryptography.hazmat.primitives.serialization import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paidonce.domain.events import Code, ExternalId, Ignored, PaymentEvent, Says
-from paidonce.domain.money import Money
+from paidonce.core.events import Code, EventType, ExternalId, Ignored, PaymentEvent
+from paidonce.core.money import Money
 from paidonce.errors import (
     ConfigurationError,
     InvalidSignatureError,
     MalformedError,
-    RefusedError,
+    RejectedError,
     TimestampExpiredError,
 )
-from paidonce.providers import generic
-from paidonce.providers.contract import Delivery, Identity, Sample, Setup
-from paidonce.providers.generic_scheme import MAX_PAIRS
+from paidonce.providers.contract import Delivery, Identity, ProviderConfig, SampleEvent
+from paidonce.providers.generic import provider as generic
+from paidonce.providers.generic.scheme import MAX_PAIRS
 from tests.providers.cases.generic import ed25519, mac, options, pem
 from tests.providers.conformance import JSON, KEY, RECEIVED_AT
 
@@ -81,7 +81,7 @@ def source(
         "fields": places,
         "types": TYPES if types is None else types,
     }
-    return generic.configure(Setup(KEY, secrets or (SECRET,), described, tolerance_s))
+    return generic.configure(ProviderConfig(KEY, secrets or (SECRET,), described, tolerance_s))
 
 
 def delivered(body: bytes, **headers: str) -> Delivery:
@@ -89,14 +89,14 @@ def delivered(body: bytes, **headers: str) -> Delivery:
     return Delivery(JSON | named, body, RECEIVED_AT)
 
 
-def signed(said: Mapping[str, Any], **headers: str) -> Delivery:
+def signed(fields: Mapping[str, Any], **headers: str) -> Delivery:
     """Signed as most senders do: the body alone, in hex."""
-    body = json.dumps({name: one for name, one in said.items() if one is not None}).encode()
+    body = json.dumps({name: one for name, one in fields.items() if one is not None}).encode()
     return delivered(body, x_signature=mac(SECRET, body).hex(), **headers)
 
 
-def identified(provider: generic.Generic, said: Mapping[str, Any], **headers: str) -> Identity:
-    delivery = signed(said, **headers)
+def identified(provider: generic.Generic, fields: Mapping[str, Any], **headers: str) -> Identity:
+    delivery = signed(fields, **headers)
     provider.verify(delivery)
     return provider.identify(delivery)
 
@@ -109,14 +109,14 @@ def is_accepted(provider: generic.Generic, delivery: Delivery) -> bool:
     return True
 
 
-def test_all_that_is_described_is_read() -> None:
+def test_all_described_fields_are_read() -> None:
     """PRV-6 section 15"""
     fields = {"email": "/buyer/0/email", "plan_id": "header:X-Plan", "type": "/kind~1of"}
     provider = source(fields=fields)
-    said = EVENT | {"kind/of": "ok", "buyer": [{"email": "buyer@example.com"}]}
-    event = provider.translate(signed(said, x_plan="monthly"))
+    fields = EVENT | {"kind/of": "ok", "buyer": [{"email": "buyer@example.com"}]}
+    event = provider.translate(signed(fields, x_plan="monthly"))
     assert event == PaymentEvent(
-        says=Says.PAID,
+        event_type=EventType.PAID,
         ids=(ExternalId("payment", "p-1"),),
         amount=Money(99_000, "RUB"),
         order="o-1",
@@ -128,28 +128,28 @@ def test_all_that_is_described_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"),
+    ("kind", "event_type"),
     [
-        ("ok", Says.PAID),
-        ("no", Says.FAILED),
-        ("off", Says.VOIDED),
-        ("back", Says.REFUNDED),
-        ("new", Says.PENDING),
+        ("ok", EventType.PAID),
+        ("no", EventType.FAILED),
+        ("off", EventType.VOIDED),
+        ("back", EventType.REFUNDED),
+        ("new", EventType.PENDING),
     ],
 )
-def test_a_type_means_what_the_settings_say(kind: str, says: Says) -> None:
+def test_a_type_has_the_configured_meaning(kind: str, event_type: EventType) -> None:
     """PRV-6"""
     event = source().translate(signed(EVENT | {"type": kind}))
     assert isinstance(event, PaymentEvent)
-    assert event.says is says
+    assert event.event_type is event_type
 
 
 def test_other_types_are_ignored_under_the_keys_of_their_events() -> None:
     """PRV-9 INB-1: whatever else they carry."""
     provider = source(types=TYPES | {"seen": "ignored"})
     for kind in ("seen", "other"):
-        for said in (EVENT, EVENT | {"amount": [], "payment": {}, "currency": 5}):
-            delivery = signed(said | {"type": kind})
+        for fields in (EVENT, EVENT | {"amount": [], "payment": {}, "currency": 5}):
+            delivery = signed(fields | {"type": kind})
             event = provider.translate(delivery)
             assert isinstance(event, Ignored)
             assert event.code is Code.NON_SUCCESS_STATUS
@@ -185,7 +185,7 @@ def test_every_hmac_is_accepted_as_the_standard_library_makes_it(
     assert not is_accepted(other, delivered(body, x_signature=written))
 
 
-def test_a_time_may_stand_in_a_header_beside_the_pairs() -> None:
+def test_the_time_may_be_in_a_header_beside_the_pairs() -> None:
     """PRV-6"""
     signature = {"pairs": True, "value": "s", "signed": "{body}{timestamp}"}
     provider = source(signature=signature | {"timestamp": "header:X-Time"})
@@ -202,7 +202,7 @@ def test_a_base64_signature_of_the_body_alone_is_accepted() -> None:
     assert not is_accepted(provider, delivered(BODY, content_hmac=mac(SECRET, BODY).hex()))
 
 
-def test_a_right_signature_is_found_among_the_pairs() -> None:
+def test_a_valid_signature_is_found_among_the_pairs() -> None:
     """PRV-7: whatever the order, with commas or semicolons, with blanks after them."""
     provider = source(signature=options("paddle")["signature"] | {"header": "X-Signature"})
     right = f"h1={mac(SECRET, f'{NOW}:'.encode() + BODY).hex()}"
@@ -217,7 +217,7 @@ def test_a_right_signature_is_found_among_the_pairs() -> None:
 
 
 @pytest.mark.parametrize("late_s", [0, 299, -299, 301, -301, 10**6])
-def test_a_time_that_is_signed_may_count_milliseconds(late_s: int) -> None:
+def test_a_signed_time_may_be_in_milliseconds(late_s: int) -> None:
     """PRV-8"""
     provider = source(signature={"signed": "{timestamp}.{body}", "timestamp": "X-Time"})
     for timestamp in (int(NOW) - late_s, (int(NOW) - late_s) * 1000):
@@ -232,7 +232,7 @@ def test_a_time_that_is_signed_may_count_milliseconds(late_s: int) -> None:
 
 @pytest.mark.parametrize("event_id", ["evt-1", "a.1", "1.a", f"{NOW}.", "5", "..", "1.2.3"])
 @pytest.mark.parametrize("template", ["{id}.{timestamp}.{body}", "{timestamp}.{id}{body}"])
-def test_what_was_signed_can_be_taken_apart_in_one_way_only(template: str, event_id: str) -> None:
+def test_signed_content_can_be_split_in_one_way_only(template: str, event_id: str) -> None:
     """PRV-6 INB-1: or a captured signature would fit another id, time or body."""
     places = {"id": "X-Id", "timestamp": "X-Time"}
     provider = source(signature={"signed": template, **places}, tolerance_s=None)
@@ -242,7 +242,7 @@ def test_what_was_signed_can_be_taken_apart_in_one_way_only(template: str, event
     for parts in _taken_apart(template, content):
         headers = {"x_id": parts["id"], "x_time": parts["timestamp"], "x_signature": signature}
         delivery = delivered(parts["body"].encode(), **headers)
-        with contextlib.suppress(RefusedError):
+        with contextlib.suppress(RejectedError):
             provider.verify(delivery)
             provider.identify(delivery)
             accepted.append(parts)
@@ -266,7 +266,7 @@ def test_an_id_in_the_body_is_the_key() -> None:
     assert first.fingerprint != other.fingerprint
 
 
-def test_an_id_that_nobody_signed_is_never_a_key_alone() -> None:
+def test_an_unsigned_id_alone_is_never_a_key() -> None:
     """INB-1: a replay under an id that is still to come would keep the real event out."""
     provider = source(fields={"event_id": "header:X-Event-Id"})
     captured = identified(provider, EVENT, x_event_id="evt-future")
@@ -276,14 +276,14 @@ def test_an_id_that_nobody_signed_is_never_a_key_alone() -> None:
     assert captured.key == identified(provider, EVENT, x_event_id="evt-future").key
 
 
-def test_nothing_that_nobody_signed_keeps_the_real_event_out() -> None:
+def test_an_unsigned_header_cannot_block_the_real_event() -> None:
     """INB-1: the type in a header, changed by whoever passes the delivery on."""
     provider = source(fields={"type": "header:X-Type"})
     changed, real = (identified(provider, EVENT, x_type=kind) for kind in ("seen", "ok"))
     assert changed.key != real.key
 
 
-def test_an_id_that_is_signed_is_the_key() -> None:
+def test_a_signed_id_is_the_key() -> None:
     """INB-1"""
     signature = {"signed": "{id}:{body}", "id": "X-Event-Id"}
     by_field = {"event_id": "header:X-Event-Id"}
@@ -303,7 +303,7 @@ def test_an_id_that_is_signed_is_the_key() -> None:
 
 
 @pytest.mark.parametrize("change", ["type", "order", "payment", "at"])
-def test_an_event_without_an_id_is_known_by_what_it_speaks_of(change: str) -> None:
+def test_the_key_without_an_id_is_type_order_payment_and_time(change: str) -> None:
     """INB-1: its type, order, payment and time; another amount is a contradiction."""
     provider = source(fields={"event_id": None})
     first = identified(provider, EVENT)
@@ -315,7 +315,7 @@ def test_an_event_without_an_id_is_known_by_what_it_speaks_of(change: str) -> No
     assert first.fingerprint != again.fingerprint
 
 
-def test_an_event_that_tells_no_time_is_known_by_its_bytes() -> None:
+def test_the_key_without_id_and_time_is_a_hash_of_the_body() -> None:
     """INB-1"""
     provider = source(fields={"event_id": None, "occurred_at": None})
     first, other = identified(provider, EVENT), identified(provider, EVENT | {"attempt": 2})
@@ -323,7 +323,7 @@ def test_an_event_that_tells_no_time_is_known_by_its_bytes() -> None:
     assert first.key == hashlib.sha256(signed(EVENT).body).hexdigest()
 
 
-def test_a_nonce_is_read_and_alone_only_where_it_is_signed() -> None:
+def test_an_unsigned_nonce_is_bound_to_the_meaning() -> None:
     """SEC-3 INB-1"""
     in_body = source(fields={"nonce": "/nonce"})
     assert identified(in_body, EVENT | {"nonce": "n-1"}).nonce == "n-1"
@@ -347,21 +347,21 @@ def test_a_nonce_is_read_and_alone_only_where_it_is_signed() -> None:
         in_body.identify(signed(EVENT | {"nonce": {}}))
 
 
-def test_a_refund_may_be_told_beside_what_was_paid() -> None:
+def test_a_refund_may_be_sent_beside_the_paid_amount() -> None:
     """PAY-2: by an event of its own, or by the payment's."""
     provider = source(fields={"refunded_minor": "/returned"})
 
-    def told(**said: Any) -> tuple[Says, Money | None, Money | None]:
-        event = provider.translate(signed(EVENT | said))
+    def told(**fields: Any) -> tuple[EventType, Money | None, Money | None]:
+        event = provider.translate(signed(EVENT | fields))
         assert isinstance(event, PaymentEvent)
-        return event.says, event.amount, event.refunded
+        return event.event_type, event.amount, event.refunded
 
     whole, part = Money(99_000, "RUB"), Money(9_000, "RUB")
-    assert told(returned=0) == told() == (Says.PAID, whole, None)
-    assert told(returned=9_000) == (Says.REFUNDED, whole, part)
-    assert told(type="back", returned=9_000) == (Says.REFUNDED, whole, part)
-    assert told(type="back", returned=9_000, amount=None) == (Says.REFUNDED, None, part)
-    assert told(type="no", returned=0) == (Says.FAILED, None, None)
+    assert told(returned=0) == told() == (EventType.PAID, whole, None)
+    assert told(returned=9_000) == (EventType.REFUNDED, whole, part)
+    assert told(type="back", returned=9_000) == (EventType.REFUNDED, whole, part)
+    assert told(type="back", returned=9_000, amount=None) == (EventType.REFUNDED, None, part)
+    assert told(type="no", returned=0) == (EventType.FAILED, None, None)
     with pytest.raises(MalformedError, match="refunded"):
         told(type="back")
     with pytest.raises(MalformedError, match="whole number"):
@@ -371,7 +371,7 @@ def test_a_refund_may_be_told_beside_what_was_paid() -> None:
 
 
 @pytest.mark.parametrize("status", ["paid", "failed", "canceled", "refunded", "pending", "seen"])
-def test_a_sample_of_each_status_says_so(status: str) -> None:
+def test_a_sample_of_each_status_is_translated(status: str) -> None:
     """OPS-6: signed with what the template wants."""
     signature = {
         "signed": "{url}\n{id}\n{timestamp}\n{body}\n",
@@ -383,8 +383,10 @@ def test_a_sample_of_each_status_says_so(status: str) -> None:
     }
     fields = {"refunded": "/returned", "plan_id": "header:X-Plan", "nonce": "/nonce"}
     provider = source(signature=signature, fields=fields)
-    sample = Sample("p-9", "9.90", "USD", status, order="o-9", plan_id="m", sent_at=RECEIVED_AT)
-    headers, body = provider.compose(sample)
+    sample = SampleEvent(
+        "p-9", "9.90", "USD", status, order="o-9", plan_id="m", sent_at=RECEIVED_AT
+    )
+    headers, body = provider.build_sample(sample)
     delivery = Delivery(headers, body, RECEIVED_AT)
     provider.verify(delivery)
     event = provider.translate(delivery)
@@ -392,17 +394,17 @@ def test_a_sample_of_each_status_says_so(status: str) -> None:
         assert isinstance(event, Ignored)
         return
     assert isinstance(event, PaymentEvent)
-    assert event.says == ("voided" if status == "canceled" else status)
+    assert event.event_type == ("voided" if status == "canceled" else status)
     assert (event.order, event.plan_id) == ("o-9", "m")
     assert provider.identify(delivery).nonce
 
 
-def test_a_description_that_no_body_can_fill_composes_nothing() -> None:
+def test_overlapping_fields_build_no_sample() -> None:
     """OPS-6 USE-3"""
-    sample = Sample("p-9", "9.90", "USD", "paid")
+    sample = SampleEvent("p-9", "9.90", "USD", "paid")
     for fields in ({"payment_id": "/type/id"}, {"type": "/payment", "payment_id": "/payment/id"}):
-        with pytest.raises(ConfigurationError, match="no body has"):
-            source(fields=fields).compose(sample)
+        with pytest.raises(ConfigurationError, match="no body can have"):
+            source(fields=fields).build_sample(sample)
 
 
 def test_public_keys_may_be_given_in_several_forms() -> None:
@@ -427,7 +429,7 @@ def _b64(value: bytes) -> str:
 
 @pytest.mark.skipif(not VECTORS.is_file(), reason="PAIDONCE_VECTORS names no folder of vectors")
 @pytest.mark.parametrize(("vector_id", "name"), [("paddle-", "paddle"), ("github-", "hub")])
-def test_published_vectors_verify_by_the_pages_settings(vector_id: str, name: str) -> None:
+def test_published_vectors_verify_with_the_documented_settings(vector_id: str, name: str) -> None:
     """PRV-6"""
     found = [one for one in json.loads(VECTORS.read_text()) if one["id"].startswith(vector_id)]
     assert found
@@ -435,6 +437,6 @@ def test_published_vectors_verify_by_the_pages_settings(vector_id: str, name: st
         headers = {key.lower(): value for key, value in vector["headers"].items()}
         at = datetime.fromtimestamp(vector.get("now", 0), UTC)
         body = base64.b64decode(vector["body_b64"])
-        provider = generic.configure(Setup(KEY, (vector["secret"],), options(name)))
+        provider = generic.configure(ProviderConfig(KEY, (vector["secret"],), options(name)))
         provider.verify(Delivery(headers, body, at))
         assert not is_accepted(provider, Delivery(headers, body + b" ", at))

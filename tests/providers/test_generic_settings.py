@@ -1,4 +1,4 @@
-"""Descriptions of senders that are wrong, and those that the documentation gives."""
+"""Wrong settings of `generic` sources, and those in the documentation."""
 
 import re
 from pathlib import Path
@@ -8,10 +8,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from paidonce.domain.events import PaymentEvent, Says
+from paidonce.core.events import EventType, PaymentEvent
 from paidonce.errors import ConfigurationError
-from paidonce.providers import configured_providers, generic
-from paidonce.providers.contract import Delivery, Setup
+from paidonce.providers import load_providers
+from paidonce.providers.contract import Delivery, ProviderConfig
+from paidonce.providers.generic import provider as generic
 from paidonce.settings import load_settings
 from tests.providers.cases.generic import PAGE, ed25519, pem
 from tests.providers.conformance import JSON, KEY, RECEIVED_AT
@@ -30,7 +31,7 @@ USUAL: Final[dict[str, Any]] = {
 }
 
 
-def test_a_key_that_is_none_is_told() -> None:
+def test_an_invalid_key_is_a_configuration_error() -> None:
     """USE-3 SEC-7: the error names the key and the remedy, and not what was given."""
     short = generate_private_key(65537, 1024)
     private = (
@@ -47,13 +48,13 @@ def test_a_key_that_is_none_is_told() -> None:
     ):  # fmt: skip
         described = USUAL | {"signature": {"header": "X-Signature", "algorithm": algorithm}}
         with pytest.raises(ConfigurationError, match=r"sources\.test\.secrets\[0\]") as caught:
-            generic.configure(Setup(KEY, (secret,), described))
+            generic.configure(ProviderConfig(KEY, (secret,), described))
         assert remedy in str(caught.value)
         assert secret not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("signature", "told"),
+    ("signature", "error"),
     [
         ({"header": None}, r"header.*X-Signature"),
         ({"header": ""}, r"header.*X-Signature"),
@@ -68,23 +69,23 @@ def test_a_key_that_is_none_is_told() -> None:
         ({"signed": "{body"}, r"signed = '\{body'"),
         ({"signed": "{body}}"}, r"signed.*brace"),
         ({"signed": ["{body}"]}, r"signed.*text"),
-        ({"signed": "{timestamp}{body}"}, r"timestamp: is needed"),
-        ({"signed": "{id}{body}"}, r"id: is needed"),
-        ({"signed": "{url}{body}"}, r"url: is needed"),
+        ({"signed": "{timestamp}{body}"}, r"timestamp: is required"),
+        ({"signed": "{id}{body}"}, r"id: is required"),
+        ({"signed": "{url}{body}"}, r"url: is required"),
         ({"timestamp": "X-Time"}, r"timestamp = 'X-Time'.*\{timestamp\}.*signed"),
         ({"id": "X-Id"}, r"id = 'X-Id'.*\{id\}.*signed"),
         ({"url": "https://example.com"}, r"url = 'https://example\.com'.*\{url\}.*signed"),
         ({"signed": "{url}{body}", "url": "/webhooks"}, r"url = '/webhooks'.*whole address"),
-        ({"signed": "{url}{body}", "url": " "}, r"url: is needed"),
+        ({"signed": "{url}{body}", "url": " "}, r"url: is required"),
         ({"signed": "{id}{body}", "id": "X Id"}, r"id = 'X Id'"),
-        ({"pairs": True}, r"value: is needed"),
+        ({"pairs": True}, r"value: is required"),
         ({"pairs": "yes"}, r"pairs = 'yes': write true or false"),
         ({"value": "h1"}, r"value = 'h1'.*pairs = true"),
         ({"signed": "{timestamp}{body}", "timestamp": "a b"}, r"timestamp = 'a b'.*X-Timestamp"),
-        ({"signed": "{timestamp}{body}", "timestamp": 5}, r"timestamp: is needed"),
+        ({"signed": "{timestamp}{body}", "timestamp": 5}, r"timestamp: is required"),
         (
             {"signed": "{timestamp}{body}", "pairs": True, "value": "h1", "timestamp": 5},
-            r"timestamp: is needed, such as 'ts'",
+            r"timestamp: is required, e.g. 'ts'",
         ),
         (
             {"signed": "{id}{timestamp}{body}", "id": "X-Id", "timestamp": "X-Time"},
@@ -98,30 +99,30 @@ def test_a_key_that_is_none_is_told() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_a_signature_that_is_described_wrongly_is_told(
-    signature: dict[str, Any], told: str
+def test_a_wrong_signature_table_is_a_configuration_error(
+    signature: dict[str, Any], error: str
 ) -> None:
     """USE-3: with the key, the value and the remedy."""
     described = {"header": "X-Signature"} | signature
     given = {name: one for name, one in described.items() if one is not None}
-    with pytest.raises(ConfigurationError, match=r"^sources\.test\.signature\." + told):
-        generic.configure(Setup(KEY, (SECRET,), USUAL | {"signature": given}))
+    with pytest.raises(ConfigurationError, match=r"^sources\.test\.signature\." + error):
+        generic.configure(ProviderConfig(KEY, (SECRET,), USUAL | {"signature": given}))
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "error"),
     [
-        ({"signature": None}, r"signature: is needed.*header"),
-        ({"signature": "x"}, r"signature: is needed"),
-        ({"types": {}}, r"types: is needed"),
-        ({"types": {"a": "ignored"}}, r"types: is needed"),
+        ({"signature": None}, r"signature: is required.*header"),
+        ({"signature": "x"}, r"signature: is required"),
+        ({"types": {}}, r"types: is required"),
+        ({"types": {"a": "ignored"}}, r"types: is required"),
         ({"types": {"a": "payed"}}, r"types\.a = 'payed': write one of paid"),
-        ({"fields": {"type": "/t"}}, r"fields\.payment_id: is needed"),
-        ({"fields": {"payment_id": "/t"}}, r"fields\.type: is needed"),
-        ({"fields": {"type": "/t", "payment_id": "/p"}}, r"fields\.amount: is needed"),
+        ({"fields": {"type": "/t"}}, r"fields\.payment_id: is required"),
+        ({"fields": {"payment_id": "/t"}}, r"fields\.type: is required"),
+        ({"fields": {"type": "/t", "payment_id": "/p"}}, r"fields\.amount: is required"),
         (
             {"fields": {"type": "/t", "payment_id": "/p", "amount_minor": "/a"}},
-            r"fields\.currency: is needed",
+            r"fields\.currency: is required",
         ),
         ({"fields": FIELDS | {"amount_minor": "/a"}}, r"fields\.amount_minor.*one of them"),
         (
@@ -135,26 +136,26 @@ def test_a_signature_that_is_described_wrongly_is_told(
     ],
     ids=str,
 )
-def test_events_that_are_described_wrongly_are_told(change: dict[str, Any], told: str) -> None:
+def test_a_wrong_event_description_is_a_configuration_error(
+    change: dict[str, Any], error: str
+) -> None:
     """USE-3"""
-    setup = {name: one for name, one in (USUAL | change).items() if one is not None}
-    with pytest.raises(ConfigurationError, match=r"^sources\.test\." + told):
-        generic.configure(Setup(KEY, (SECRET,), setup))
+    config = {name: one for name, one in (USUAL | change).items() if one is not None}
+    with pytest.raises(ConfigurationError, match=r"^sources\.test\." + error):
+        generic.configure(ProviderConfig(KEY, (SECRET,), config))
 
 
-def test_no_money_needs_no_amount() -> None:
+def test_types_without_money_need_no_amount() -> None:
     """USE-3: a source that only tells of failures."""
     fields = {"type": "/type", "payment_id": "/payment"}
     described = USUAL | {"fields": fields, "types": {"no": "failed"}}
-    provider = generic.configure(Setup(KEY, (SECRET,), described))
+    provider = generic.configure(ProviderConfig(KEY, (SECRET,), described))
     event = provider.translate(Delivery(JSON, b'{"type":"no","payment":"p-1"}', RECEIVED_AT))
     assert isinstance(event, PaymentEvent)
-    assert event.says is Says.FAILED
+    assert event.event_type is EventType.FAILED
 
 
-def test_the_pages_settings_are_read_as_they_stand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_documented_settings_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """USE-3 USE-6: from a file, with the secrets that they refer to."""
     blocks = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     config = tmp_path / "paidonce.toml"
@@ -163,6 +164,6 @@ def test_the_pages_settings_are_read_as_they_stand(
     monkeypatch.chdir(tmp_path)
     for variable in set(re.findall(r"env:(\w+)", config.read_text())):
         monkeypatch.setenv(variable, SECRET)
-    providers = configured_providers(load_settings(config))
+    providers = load_providers(load_settings(config))
     assert sorted(providers) == ["bank", "hub", "paddle", "rzp", "square"]
     assert {one.name for one in providers.values()} == {"generic"}

@@ -1,8 +1,9 @@
-"""PortOne's statements: every payment of a time, each as its newest webhook would tell of it."""
+"""PortOne's statements: every payment of a period, as its newest webhook would report it."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import aiohttp
@@ -10,21 +11,22 @@ import pytest
 import pytest_asyncio
 from portone_server_sdk._generated.payment.client import PaymentClient
 
-from paidonce.domain.events import ExternalId, PaymentEvent, Says
-from paidonce.domain.money import Money
-from paidonce.providers import portone
+from paidonce.core.events import EventType, ExternalId, PaymentEvent
+from paidonce.core.money import Money
 from paidonce.providers.contract import (
-    Books,
-    Call,
     Delivery,
-    PageTurn,
+    GatewayQuery,
+    GatewayResponse,
+    LookupRequired,
     Provider,
-    Reply,
-    Setup,
-    Thin,
+    ProviderConfig,
+    StatementApi,
+    StatementPage,
 )
-from paidonce.providers.portone_statement import MAX_READINGS, PAGE_SIZE
-from tests.gateways.portone import (
+from paidonce.providers.portone import v2 as portone
+from paidonce.providers.portone.payment import MAX_READINGS, PAGE_SIZE
+from tests.providers.cases.standard import whsec
+from tests.support.portone_server import (
     LIST,
     PAID_AT,
     V1_KEY,
@@ -34,7 +36,6 @@ from tests.gateways.portone import (
     Payment,
     PortOneGateway,
 )
-from tests.providers.cases.standard import whsec
 
 T = TypeVar("T")
 
@@ -54,40 +55,41 @@ async def gateway() -> AsyncIterator[PortOneGateway]:
 def source(gateway: PortOneGateway, options: dict[str, Any], **said: Any) -> Provider:
     secrets = () if "version" in options else (whsec("a secret"),)
     return portone.configure(
-        Setup("sources.kr", secrets, {**options, "api_url": gateway.url}, **said)
+        ProviderConfig("sources.kr", secrets, {**options, "api_url": gateway.url}, **said)
     )
 
 
-def books_of(provider: Provider) -> Books:
-    books = provider.books()
-    assert books is not None
-    return books
+def statement_api(provider: Provider) -> StatementApi:
+    api = provider.statement_api()
+    assert api is not None
+    return api
 
 
-async def answered(session: aiohttp.ClientSession, turn: Generator[Call, Reply, T]) -> T:
+async def run_query(session: aiohttp.ClientSession, query: GatewayQuery[T]) -> T:
     try:
-        call = next(turn)
+        call = next(query)
         while True:
             sent = session.request(call.method, call.url, headers=call.headers, json=call.json)
             async with sent as response:
-                reply = Reply(response.status, await response.read())
-            call = turn.send(reply)
+                reply = GatewayResponse(response.status, await response.read())
+            call = query.send(reply)
     except StopIteration as end:
-        known: T = end.value
-        return known
+        found: T = end.value
+        return found
 
 
-async def read(books: Books, until: datetime = ALL_DAY) -> tuple[list[PaymentEvent], int]:
+async def read(api: StatementApi, until: datetime = ALL_DAY) -> tuple[list[PaymentEvent], int]:
     """All entries of a statement, and how many cannot be read."""
     entries: list[PaymentEvent] = []
     unreadable = 0
-    follows: Callable[[], PageTurn] | None = lambda: books.statement(SINCE, until)  # noqa: E731
+    next_page: Callable[[], GatewayQuery[StatementPage]] | None
+    next_page = partial(api.statement, SINCE, until)
     async with aiohttp.ClientSession() as session:
-        while follows is not None:
-            page = await answered(session, follows())
+        while next_page is not None:
+            page = await run_query(session, next_page())
             entries += page.entries
             unreadable += page.unreadable
-            follows = page.follows
+            next_page = page.next_page
     return entries, unreadable
 
 
@@ -103,7 +105,7 @@ def many(number: int, apart_s: int = 60) -> list[Payment]:
 
 
 @both
-async def test_a_statement_names_every_payment_that_has_or_had_money(
+async def test_a_statement_lists_every_payment_with_money(
     gateway: PortOneGateway, options: dict[str, Any]
 ) -> None:
     """PAY-9 PRV-3: over pages and days."""
@@ -112,20 +114,20 @@ async def test_a_statement_names_every_payment_that_has_or_had_money(
     whole = replace(payments[4], status="CANCELLED", cancellations=(Cancellation("d", 10_000),))
     gateway.add(*payments, part, whole)
     gateway.add(Payment("failed", status="FAILED"), Payment("new", status="READY"))
-    entries, _ = await read(books_of(source(gateway, options)), SINCE + timedelta(days=3))
+    entries, _ = await read(statement_api(source(gateway, options)), SINCE + timedelta(days=3))
     assert set(names(entries)) == {one.id for one in payments}
-    said = {one.ids[0].value: (one.says, one.amount, one.refunded) for one in entries}
+    said = {one.ids[0].value: (one.event_type, one.amount, one.refunded) for one in entries}
     money = Money(10_000, "KRW")
-    assert said["p_000"] == (Says.PAID, money, None)
-    assert said["p_003"] == (Says.REFUNDED, money, Money(100, "KRW"))
-    assert said["p_004"] == (Says.CANCELED, money, money)
+    assert said["p_000"] == (EventType.PAID, money, None)
+    assert said["p_003"] == (EventType.REFUNDED, money, Money(100, "KRW"))
+    assert said["p_004"] == (EventType.CANCELED, money, money)
 
 
-async def test_the_sdk_is_told_the_same(gateway: PortOneGateway) -> None:
+async def test_the_official_sdk_lists_the_same(gateway: PortOneGateway) -> None:
     """PRV-9: the official SDK reads the same list, and sends what we send."""
     gateway.add(*(replace(one, shown={"disputes": []}) for one in many(5)))
     client = PaymentClient(secret=V2_SECRET, base_url=gateway.url)
-    asked: dict[str, Any] = {
+    chosen: dict[str, Any] = {
         "timestampType": "STATUS_CHANGED_AT",
         "from": SINCE.isoformat(),
         "until": ALL_DAY.isoformat(),
@@ -133,33 +135,33 @@ async def test_the_sdk_is_told_the_same(gateway: PortOneGateway) -> None:
     }
     page: Any = {"number": 0, "size": 10}
     async with client._async_client:
-        found = await client.get_payments_async(page=page, filter=asked)  # type: ignore[arg-type]
-    entries, _ = await read(books_of(source(gateway, V2)))
+        found = await client.get_payments_async(page=page, filter=chosen)  # type: ignore[arg-type]
+    entries, _ = await read(statement_api(source(gateway, V2)))
     assert [one.id for one in found.items] == names(entries)  # type: ignore[union-attr]
     assert found.page.total_count == 5
 
 
 @both
-async def test_what_does_not_count_here_is_left_out(
+async def test_payments_that_do_not_count_are_left_out(
     gateway: PortOneGateway, options: dict[str, Any]
 ) -> None:
     """PAY-4 PAY-9: test channels in production, and V1's payments in V2's list."""
     gateway.add(Payment("real"), Payment("test", is_test=True))
-    strict = books_of(source(gateway, options, accepts_test=False))
+    strict = statement_api(source(gateway, options, accepts_test=False))
     assert names((await read(strict))[0]) == ["real"]
-    assert set(names((await read(books_of(source(gateway, options))))[0])) == {"real", "test"}
+    assert set(names((await read(statement_api(source(gateway, options))))[0])) == {"real", "test"}
     if options is V2:
         gateway.add(Payment("old", version="V1"))
         assert names((await read(strict))[0]) == ["real"]
 
 
 @both
-async def test_one_that_cannot_be_read_does_not_hide_the_others(
+async def test_an_unreadable_payment_does_not_hide_the_others(
     gateway: PortOneGateway, options: dict[str, Any]
 ) -> None:
     """PAY-9"""
     gateway.add(Payment("odd", shown={"currency": "???"}), Payment("p"))
-    entries, unreadable = await read(books_of(source(gateway, options)))
+    entries, unreadable = await read(statement_api(source(gateway, options)))
     assert (names(entries), unreadable) == (["p"], 1)
 
 
@@ -176,11 +178,11 @@ async def test_a_list_that_changes_while_it_is_read_is_read_again(
         gateway.add(replace(late, changed_at_s=PAID_AT + 10**6))
 
     gateway.then = [leaves]
-    entries, _ = await read(books_of(source(gateway, options)))
+    entries, _ = await read(statement_api(source(gateway, options)))
     assert {one.id for one in payments[1:]} <= set(names(entries))
 
 
-async def test_a_list_that_never_rests_is_not_read_for_ever(gateway: PortOneGateway) -> None:
+async def test_a_list_that_keeps_changing_is_not_read_forever(gateway: PortOneGateway) -> None:
     """PAY-9"""
     gateway.add(*many(PAGE_SIZE + 1))
 
@@ -191,7 +193,7 @@ async def test_a_list_that_never_rests_is_not_read_for_ever(gateway: PortOneGate
         return add
 
     gateway.then = [added(number) for number in range(100)]
-    await read(books_of(source(gateway, V2)))
+    await read(statement_api(source(gateway, V2)))
     assert gateway.calls[LIST] == 2 * MAX_READINGS
 
 
@@ -201,23 +203,23 @@ async def test_a_payment_is_looked_up_by_its_id(
 ) -> None:
     """PAY-9: one that the gateway does not know is None, and no error."""
     gateway.add(Payment("p"))
-    books = books_of(source(gateway, options))
+    api = statement_api(source(gateway, options))
     async with aiohttp.ClientSession() as session:
-        known = await answered(session, books.look_up([ExternalId("payment", "p")]))
-        unknown = await answered(session, books.look_up([ExternalId("payment", "q")]))
-    assert known is not None
-    assert (known.says, unknown) == (Says.PAID, None)
+        found = await run_query(session, api.look_up([ExternalId("payment", "p")]))
+        unknown = await run_query(session, api.look_up([ExternalId("payment", "q")]))
+    assert found is not None
+    assert (found.event_type, unknown) == (EventType.PAID, None)
 
 
 @both
-@pytest.mark.parametrize("says", Says)
-async def test_a_notice_can_be_read_and_says_look(
-    gateway: PortOneGateway, options: dict[str, Any], says: Says
+@pytest.mark.parametrize("event_type", EventType)
+async def test_a_built_webhook_can_be_read_and_requires_a_lookup(
+    gateway: PortOneGateway, options: dict[str, Any], event_type: EventType
 ) -> None:
     """PAY-9: whatever the books say, and it is not signed."""
     provider = source(gateway, options)
-    entry = PaymentEvent(says, (ExternalId("payment", "p"),), Money(1, "KRW"), order="p")
-    headers, body = books_of(provider).notice_of(entry)
-    delivery = Delivery(provider.evidence(headers), body, SINCE)
+    entry = PaymentEvent(event_type, (ExternalId("payment", "p"),), Money(1, "KRW"), order="p")
+    headers, body = statement_api(provider).build_webhook(entry)
+    delivery = Delivery(provider.evidence_headers(headers), body, SINCE)
     assert provider.identify(delivery).payment_id == "p"
-    assert isinstance(provider.translate(delivery), Thin)
+    assert isinstance(provider.translate(delivery), LookupRequired)

@@ -1,13 +1,13 @@
-"""Where providers come from: the registry, and other people's packages."""
+"""The registry of providers, and providers of other packages."""
 
 from pathlib import Path
 
 import pytest
 
 from paidonce.errors import ConfigurationError
-from paidonce.providers import REGISTRY, configured_providers
-from paidonce.providers.contract import Provider, Setup
-from paidonce.providers.tilda import Tilda
+from paidonce.providers import REGISTRY, load_providers
+from paidonce.providers.contract import Provider, ProviderConfig
+from paidonce.providers.tilda.provider import Tilda
 from paidonce.settings import Settings, SourceSettings
 
 MODULE = """
@@ -24,7 +24,7 @@ def configure(setup):
 
 
 def configured(name: str, source: SourceSettings) -> Provider:
-    return configured_providers(Settings(sources={name: source}))[name]
+    return load_providers(Settings(sources={name: source}))[name]
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_registered_provider_is_found() -> None:
 
 
 @pytest.mark.usefixtures("_installed")
-def test_a_provider_of_another_package_is_found_by_its_entry_point(
+def test_a_provider_of_another_package_is_loaded_by_its_entry_point(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """PRV-1 PRV-8: with secrets resolved, its own options, the key to name and the tolerance."""
@@ -57,28 +57,28 @@ def test_a_provider_of_another_package_is_found_by_its_entry_point(
     )
     provider = configured("shop", source)
     assert provider.name == "acme"
-    expected = Setup("sources.shop", ("resolved",), {"region": "eu"}, 60)
+    expected = ProviderConfig("sources.shop", ("resolved",), {"region": "eu"}, 60)
     assert vars(provider) == {"setup": expected}
     accepting = source.model_copy(update={"stale": "accept"})
     assert vars(configured("shop", accepting))["setup"].tolerance_s is None
 
 
 @pytest.mark.usefixtures("_installed")
-def test_another_package_cannot_take_the_place_of_a_provider_of_ours() -> None:
+def test_another_package_cannot_replace_a_built_in_provider() -> None:
     """PRV-1"""
     provider = configured("shop", SourceSettings(provider="tilda", secrets=("secret",)))
     assert isinstance(provider, Tilda)
 
 
 @pytest.mark.usefixtures("_installed")
-def test_an_unknown_provider_is_refused_with_those_that_are_known() -> None:
+def test_an_unknown_provider_is_rejected_with_the_known_names() -> None:
     """USE-3"""
     with pytest.raises(ConfigurationError) as caught:
         configured("shop", SourceSettings(provider="tida", secrets=("secret",)))
-    told = str(caught.value)
-    assert "sources.shop.provider" in told
-    assert "'tida'" in told
-    assert ", ".join(sorted({*REGISTRY, "acme"})) in told
+    message = str(caught.value)
+    assert "sources.shop.provider" in message
+    assert "'tida'" in message
+    assert ", ".join(sorted({*REGISTRY, "acme"})) in message
 
 
 STORES = {
@@ -95,23 +95,23 @@ def korean(store_id: str | None, api_secret: str = "a secret of the API") -> Sou
 
 
 @pytest.mark.parametrize("stores", STORES.values(), ids=STORES)
-def test_two_sources_that_would_take_the_same_payments_are_refused(
+def test_two_sources_with_the_same_payments_are_rejected(
     stores: tuple[str | None, str | None],
 ) -> None:
     """PRV-3 PRV-7: one api_secret shows both the same payments, unless each names its store."""
     one, other = stores
     sources = {"kr": korean(one), "seoul": korean(other)}
     with pytest.raises(ConfigurationError) as refused:
-        configured_providers(Settings(sources=sources))
-    told = str(refused.value)
-    assert "sources.kr.store_id" in told
-    assert "sources.seoul.store_id" in told
-    assert "a secret of the API" not in told
+        load_providers(Settings(sources=sources))
+    message = str(refused.value)
+    assert "sources.kr.store_id" in message
+    assert "sources.seoul.store_id" in message
+    assert "a secret of the API" not in message
 
 
 def test_two_stores_or_two_accounts_are_two_sources() -> None:
     """PRV-3"""
     stores = {"kr": korean("store-1"), "seoul": korean("store-2"), "busan": korean("store-3")}
-    assert len(configured_providers(Settings(sources=stores))) == 3
+    assert len(load_providers(Settings(sources=stores))) == 3
     accounts = {"kr": korean(None), "seoul": korean(None, "another secret")}
-    assert len(configured_providers(Settings(sources=accounts))) == 2
+    assert len(load_providers(Settings(sources=accounts))) == 2

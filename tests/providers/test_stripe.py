@@ -1,4 +1,4 @@
-"""Stripe, beyond what every provider does."""
+"""Tests of Stripe beyond the conformance suite."""
 
 import base64
 import json
@@ -13,19 +13,15 @@ import stripe as sdk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paidonce.domain.events import ExternalId, Ignored, PaymentEvent
-from paidonce.errors import (
-    ConfigurationError,
-    InvalidSignatureError,
-    TimestampExpiredError,
-)
-from paidonce.providers import stripe
-from paidonce.providers.contract import Delivery, Sample, Setup
+from paidonce.core.events import ExternalId, Ignored, PaymentEvent
+from paidonce.errors import ConfigurationError, InvalidSignatureError, TimestampExpiredError
+from paidonce.providers.contract import Delivery, ProviderConfig, SampleEvent
+from paidonce.providers.stripe import provider as stripe
 from tests.providers.cases.stripe import event, signed, v1
 from tests.providers.conformance import KEY, RECEIVED_AT
 
 SECRET: Final = "whsec_of_the_endpoint"
-STRIPE: Final = stripe.configure(Setup(KEY, (SECRET,)))
+STRIPE: Final = stripe.configure(ProviderConfig(KEY, (SECRET,)))
 VECTORS: Final = Path(os.environ.get("PAIDONCE_VECTORS", ""), "vectors.json")
 
 
@@ -35,7 +31,7 @@ def with_header(body: bytes, header: str) -> Delivery:
 
 def is_accepted(delivery: Delivery, secret: str = SECRET) -> bool:
     try:
-        stripe.configure(Setup(KEY, (secret,), tolerance_s=None)).verify(delivery)
+        stripe.configure(ProviderConfig(KEY, (secret,), tolerance_s=None)).verify(delivery)
     except InvalidSignatureError:
         return False
     return True
@@ -51,35 +47,35 @@ def sdk_accepts(
 
 
 @pytest.mark.parametrize("status", ["pending", "paid", "failed", "canceled", "refunded"])
-def test_a_sample_of_each_status_says_so(status: str) -> None:
+def test_a_sample_of_each_status_is_translated(status: str) -> None:
     """OPS-6: in Stripe's own decimals."""
     for code, amount in (("ISK", "990"), ("MGA", "990.00"), ("KWD", "9.900"), ("USD", "9.90")):
-        sample = Sample("pi_9", amount, code, status, order="o-9", sent_at=RECEIVED_AT)
-        headers, body = STRIPE.compose(sample)
+        sample = SampleEvent("pi_9", amount, code, status, order="o-9", sent_at=RECEIVED_AT)
+        headers, body = STRIPE.build_sample(sample)
         STRIPE.verify(Delivery(headers, body, RECEIVED_AT))
-        said = STRIPE.translate(Delivery(headers, body, RECEIVED_AT))
-        assert isinstance(said, PaymentEvent)
-        assert said.says == ("voided" if status == "canceled" else status)
-        assert (said.ids[0], said.order) == (ExternalId("payment", "pi_9"), "o-9")
+        event = STRIPE.translate(Delivery(headers, body, RECEIVED_AT))
+        assert isinstance(event, PaymentEvent)
+        assert event.event_type == ("voided" if status == "canceled" else status)
+        assert (event.ids[0], event.order) == (ExternalId("payment", "pi_9"), "o-9")
         has_money = status in ("paid", "refunded")
-        assert str(said.amount) == (f"{amount} {code}" if has_money else "None")
+        assert str(event.amount) == (f"{amount} {code}" if has_money else "None")
 
 
 @pytest.mark.parametrize("secret", ["sk_live_1", "rk_live_1", "pk_live_1"])
-def test_an_api_key_is_no_signing_secret(secret: str) -> None:
+def test_an_api_key_is_rejected_as_signing_secret(secret: str) -> None:
     """USE-3 SEC-7: the error names the key and the remedy, and not the secret."""
     with pytest.raises(ConfigurationError, match=r"sources\.test\.secrets\[1\].*whsec_") as caught:
-        stripe.configure(Setup(KEY, (SECRET, secret)))
+        stripe.configure(ProviderConfig(KEY, (SECRET, secret)))
     assert secret not in str(caught.value)
 
 
 def test_there_are_no_other_settings() -> None:
     """USE-3"""
     with pytest.raises(ConfigurationError, match=r"sources\.test\.api_key"):
-        stripe.configure(Setup(KEY, (SECRET,), {"api_key": "x"}))
+        stripe.configure(ProviderConfig(KEY, (SECRET,), {"api_key": "x"}))
 
 
-def test_a_right_signature_is_found_among_others() -> None:
+def test_a_valid_signature_is_found_among_others() -> None:
     """PRV-7: the endpoint's secret is rolled."""
     at = int(RECEIVED_AT.timestamp())
     old, new = v1("whsec_old", at, b"{}"), v1(SECRET, at, b"{}")
@@ -119,7 +115,7 @@ PARTS: Final = st.sampled_from(
 
 
 @given(st.lists(PARTS, max_size=6))
-def test_of_odd_headers_none_is_accepted_that_the_official_library_refuses(
+def test_no_odd_header_is_accepted_that_the_official_library_rejects(
     parts: list[str],
 ) -> None:
     """PRV-9: and none is refused that Stripe could have sent."""
@@ -134,7 +130,7 @@ def test_of_odd_headers_none_is_accepted_that_the_official_library_refuses(
 
 
 @given(st.integers(-2_000, 2_000).filter(lambda age_s: abs(abs(age_s) - 300) > 30))
-def test_the_official_library_finds_the_same_stale_but_for_those_of_the_future(age_s: int) -> None:
+def test_the_official_library_rejects_the_same_times_except_future_ones(age_s: int) -> None:
     """PRV-8 PRV-9"""
     now = int(time.time())
     header = f"t={now - age_s},v1={v1(SECRET, now - age_s, b'{}')}"
@@ -172,7 +168,7 @@ def test_published_vectors_verify() -> None:
     for vector in found:
         headers = {name.lower(): value for name, value in vector["headers"].items()}
         at = datetime.fromtimestamp(vector["now"], UTC)
-        provider = stripe.configure(Setup(KEY, (vector["secret"],)))
+        provider = stripe.configure(ProviderConfig(KEY, (vector["secret"],)))
         delivery = Delivery(headers, base64.b64decode(vector["body_b64"]), at)
         provider.verify(delivery)
         assert provider.identify(delivery).key == "evt_123"

@@ -1,4 +1,4 @@
-"""What Stripe's events say of payments."""
+"""Translation of Stripe's events."""
 
 import json
 from datetime import UTC, datetime
@@ -6,17 +6,17 @@ from typing import Any, Final
 
 import pytest
 
-from paidonce.domain.events import Code, ExternalId, Ignored, PaymentEvent, Refund, Says
-from paidonce.domain.money import Money
+from paidonce.core.events import Code, EventType, ExternalId, Ignored, PaymentEvent, Refund
+from paidonce.core.money import Money
 from paidonce.errors import MalformedError
-from paidonce.providers import stripe
-from paidonce.providers.contract import Setup
+from paidonce.providers.contract import ProviderConfig
+from paidonce.providers.stripe import provider as stripe
 from tests.providers.cases.stripe import event, signed
 from tests.providers.conformance import KEY
 
 SECRET: Final = "whsec_of_the_endpoint"
-STRIPE: Final = stripe.configure(Setup(KEY, (SECRET,)))
-PRODUCTION: Final = stripe.configure(Setup(KEY, (SECRET,), accepts_test=False))
+STRIPE: Final = stripe.configure(ProviderConfig(KEY, (SECRET,)))
+PRODUCTION: Final = stripe.configure(ProviderConfig(KEY, (SECRET,), accepts_test=False))
 CREATED: Final = datetime.fromtimestamp(1794743940, UTC)
 
 INTENT: Final[dict[str, Any]] = {
@@ -88,24 +88,24 @@ CS, IN = ExternalId("session", "cs_1"), ExternalId("invoice", "in_1")
 MONEY: Final = Money(99_000, "USD")
 
 
-def told(kind: str, said: dict[str, Any], **more: Any) -> PaymentEvent | Ignored:
-    body = event(kind, {key: one for key, one in said.items() if one is not ...}, **more)
+def translate(kind: str, fields: dict[str, Any], **more: Any) -> PaymentEvent | Ignored:
+    body = event(kind, {key: one for key, one in fields.items() if one is not ...}, **more)
     delivery = signed(body, SECRET)
     assert STRIPE.identify(delivery).key == "evt_1"
     return STRIPE.translate(delivery)
 
 
-def payment(kind: str, said: dict[str, Any], **more: Any) -> PaymentEvent:
-    event = told(kind, said, **more)
+def payment(kind: str, fields: dict[str, Any], **more: Any) -> PaymentEvent:
+    event = translate(kind, fields, **more)
     assert isinstance(event, PaymentEvent)
     return event
 
 
-def test_all_that_an_intent_carries_is_read() -> None:
+def test_an_intent_is_read_with_all_fields() -> None:
     """PRV-6 PAY-1"""
     delivery = signed(event("payment_intent.succeeded", INTENT), SECRET)
     assert STRIPE.translate(delivery) == PaymentEvent(
-        says=Says.PAID,
+        event_type=EventType.PAID,
         ids=(PI, CH),
         amount=MONEY,
         order="o-1",
@@ -121,39 +121,39 @@ def test_all_that_an_intent_carries_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"),
+    ("kind", "event_type"),
     [
-        ("created", Says.PENDING),
-        ("requires_action", Says.PENDING),
-        ("processing", Says.PROCESSING),
-        ("amount_capturable_updated", Says.PROCESSING),
-        ("partially_funded", Says.PROCESSING),
-        ("payment_failed", Says.FAILED),
-        ("canceled", Says.VOIDED),
+        ("created", EventType.PENDING),
+        ("requires_action", EventType.PENDING),
+        ("processing", EventType.PROCESSING),
+        ("amount_capturable_updated", EventType.PROCESSING),
+        ("partially_funded", EventType.PROCESSING),
+        ("payment_failed", EventType.FAILED),
+        ("canceled", EventType.VOIDED),
     ],
 )
-def test_an_intent_that_did_not_succeed_brings_no_money(kind: str, says: Says) -> None:
+def test_an_intent_that_did_not_succeed_has_no_money(kind: str, event_type: EventType) -> None:
     """PAY-2: whatever amounts it names."""
     event = payment(f"payment_intent.{kind}", INTENT)
-    assert (event.says, event.amount, event.refunded) == (says, None, None)
+    assert (event.event_type, event.amount, event.refunded) == (event_type, None, None)
     assert event.ids == (PI, CH)
 
 
 @pytest.mark.parametrize("kind", ["charge.succeeded", "charge.captured"])
-def test_a_charge_is_money_as_far_as_it_was_captured(kind: str) -> None:
+def test_the_captured_amount_of_a_charge_counts(kind: str) -> None:
     """PAY-1 PAY-2: under the id of its intent, so that it counts once."""
     event = payment(kind, CHARGE)
-    assert (event.says, event.ids, event.amount) == (Says.PAID, (PI, CH), MONEY)
+    assert (event.event_type, event.ids, event.amount) == (EventType.PAID, (PI, CH), MONEY)
     assert (event.order, event.email) == ("o-1", "buyer@example.com")
     part = payment(kind, CHARGE | {"amount_captured": 70_000})
     assert part.amount == Money(70_000, "USD")
     assert payment(kind, CHARGE | {"amount_captured": ...}).amount == MONEY
     alone = payment(kind, CHARGE | {"payment_intent": None})
-    assert (alone.says, alone.ids) == (Says.PAID, (CH,))
+    assert (alone.event_type, alone.ids) == (EventType.PAID, (CH,))
 
 
 @pytest.mark.parametrize(
-    "said",
+    "fields",
     [
         {"captured": False, "amount_captured": 0},
         {"captured": False, "amount_captured": None},
@@ -167,25 +167,25 @@ def test_a_charge_is_money_as_far_as_it_was_captured(kind: str) -> None:
     ],
     ids=str,
 )
-def test_what_was_only_authorised_is_no_money(said: dict[str, Any]) -> None:
+def test_an_authorisation_is_not_money(fields: dict[str, Any]) -> None:
     """PAY-2: nor is the end of an authorisation a refund."""
     for kind in ("charge.succeeded", "charge.captured", "charge.pending"):
-        event = payment(kind, CHARGE | said)
-        assert (event.says, event.amount) == (Says.PROCESSING, None)
-    released = CHARGE | said | {"amount_refunded": 99_000, "refunded": True}
-    for kind, says in (
-        ("charge.refunded", Says.VOIDED),
-        ("charge.expired", Says.VOIDED),
-        ("charge.failed", Says.FAILED),
+        event = payment(kind, CHARGE | fields)
+        assert (event.event_type, event.amount) == (EventType.PROCESSING, None)
+    released = CHARGE | fields | {"amount_refunded": 99_000, "refunded": True}
+    for kind, event_type in (
+        ("charge.refunded", EventType.VOIDED),
+        ("charge.expired", EventType.VOIDED),
+        ("charge.failed", EventType.FAILED),
     ):
         event = payment(kind, released)
-        assert (event.says, event.amount, event.refunded) == (says, None, None)
+        assert (event.event_type, event.amount, event.refunded) == (event_type, None, None)
 
 
-def test_a_refund_tells_all_that_was_refunded_and_what_was_captured() -> None:
+def test_a_refund_has_the_total_refunded_and_captured() -> None:
     """PAY-2 PAY-6: so that a refund which overtakes its payment is enough to know of it."""
     event = payment("charge.refunded", CHARGE | {"amount_refunded": 30_000})
-    assert (event.says, event.ids) == (Says.REFUNDED, (PI, CH))
+    assert (event.event_type, event.ids) == (EventType.REFUNDED, (PI, CH))
     assert (event.amount, event.refunded) == (MONEY, Money(30_000, "USD"))
     assert event.paid_at == datetime.fromtimestamp(1794740000, UTC)
     delivery = signed(_refund(30_000), SECRET)
@@ -208,9 +208,7 @@ def _refund(amount: int) -> bytes:
         (None, 39_000),
     ],
 )
-def test_what_was_authorised_and_not_captured_is_no_refund(
-    version: str | None, refunded: int
-) -> None:
+def test_a_released_authorisation_is_not_a_refund(version: str | None, refunded: int) -> None:
     """PAY-2: older versions of the API count it as one."""
     charge = CHARGE | {"amount_captured": 70_000, "amount_refunded": 39_000}
     event = payment("charge.refunded", charge, api_version=version)
@@ -220,28 +218,31 @@ def test_what_was_authorised_and_not_captured_is_no_refund(
 def test_a_dispute_is_a_flag_until_it_is_lost() -> None:
     """PAY-2"""
     opened = payment("charge.dispute.created", DISPUTE)
-    assert (opened.says, opened.ids) == (Says.DISPUTED, (PI, CH))
+    assert (opened.event_type, opened.ids) == (EventType.DISPUTED, (PI, CH))
     assert (opened.amount, opened.refunded, opened.refund) == (None, None, None)
     closed = "charge.dispute.closed"
     lost = payment(closed, DISPUTE | {"status": "lost"})
-    assert lost.says is Says.REFUNDED
+    assert lost.event_type is EventType.REFUNDED
     assert lost.refund == Refund("dispute:du_1", Money(50_000, "USD"))
     assert (lost.amount, lost.refunded) == (None, None)
     for status in ("won", "warning_closed"):
         won = payment(closed, DISPUTE | {"status": status})
-        assert (won.says, won.refund) == (Says.DISPUTE_WON, None)
+        assert (won.event_type, won.refund) == (EventType.DISPUTE_WON, None)
     for open_still in ("prevented", "under_review", None):
-        assert payment(closed, DISPUTE | {"status": open_still}).says is Says.DISPUTED
-    assert payment("charge.dispute.created", DISPUTE | {"status": "lost"}).says is Says.DISPUTED
-    with pytest.raises(MalformedError, match="dispute"):
-        told(closed, DISPUTE | {"status": "lost", "id": None})
+        assert payment(closed, DISPUTE | {"status": open_still}).event_type is EventType.DISPUTED
+    assert (
+        payment("charge.dispute.created", DISPUTE | {"status": "lost"}).event_type
+        is EventType.DISPUTED
+    )
+    with pytest.raises(MalformedError, match="id is missing"):
+        translate(closed, DISPUTE | {"status": "lost", "id": None})
 
 
-def test_a_session_that_is_paid_is_the_payment_of_its_intent() -> None:
+def test_a_paid_session_is_the_payment_of_its_intent() -> None:
     """PAY-1: its own reference counts before that in its metadata."""
     for kind in ("completed", "async_payment_succeeded"):
         event = payment(f"checkout.session.{kind}", SESSION)
-        assert (event.says, event.ids, event.amount) == (Says.PAID, (PI, CS), MONEY)
+        assert (event.event_type, event.ids, event.amount) == (EventType.PAID, (PI, CS), MONEY)
         assert (event.order, event.email) == ("o-1", "buyer@example.com")
     assert payment("checkout.session.completed", SESSION | {"client_reference_id": None}).order == (
         "another"
@@ -249,25 +250,25 @@ def test_a_session_that_is_paid_is_the_payment_of_its_intent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "says"),
+    ("kind", "fields", "event_type"),
     [
-        ("completed", {"payment_status": "unpaid"}, Says.PROCESSING),
-        ("completed", {"payment_status": ...}, Says.PROCESSING),
-        ("async_payment_succeeded", {"payment_status": "unpaid"}, Says.PROCESSING),
-        ("async_payment_failed", {"payment_status": "unpaid"}, Says.FAILED),
-        ("expired", {"payment_status": "unpaid", "payment_intent": None}, Says.VOIDED),
+        ("completed", {"payment_status": "unpaid"}, EventType.PROCESSING),
+        ("completed", {"payment_status": ...}, EventType.PROCESSING),
+        ("async_payment_succeeded", {"payment_status": "unpaid"}, EventType.PROCESSING),
+        ("async_payment_failed", {"payment_status": "unpaid"}, EventType.FAILED),
+        ("expired", {"payment_status": "unpaid", "payment_intent": None}, EventType.VOIDED),
     ],
 )
-def test_a_session_that_is_not_paid_brings_no_money(
-    kind: str, said: dict[str, Any], says: Says
+def test_an_unpaid_session_has_no_money(
+    kind: str, fields: dict[str, Any], event_type: EventType
 ) -> None:
     """PAY-2"""
-    event = payment(f"checkout.session.{kind}", SESSION | said)
-    assert (event.says, event.amount) == (says, None)
+    event = payment(f"checkout.session.{kind}", SESSION | fields)
+    assert (event.event_type, event.amount) == (event_type, None)
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "fields"),
     [
         ("checkout.session.completed", SESSION | {"payment_status": "no_payment_required"}),
         ("checkout.session.completed", SESSION | {"amount_total": 0}),
@@ -276,17 +277,15 @@ def test_a_session_that_is_not_paid_brings_no_money(
         ("invoice_payment.paid", INVOICE_PAYMENT | {"payment": {"type": "payment_record"}}),
     ],
 )
-def test_where_there_was_nothing_to_pay_at_stripe_nothing_is_paid(
-    kind: str, said: dict[str, Any]
-) -> None:
+def test_an_object_without_a_charge_at_stripe_is_ignored(kind: str, fields: dict[str, Any]) -> None:
     """PAY-2"""
-    event = told(kind, said)
+    event = translate(kind, fields)
     assert isinstance(event, Ignored)
     assert event.code is Code.NON_SUCCESS_STATUS
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "ids"),
+    ("kind", "fields", "ids"),
     [
         ("invoice.paid", INVOICE, (IN,)),
         ("invoice.payment_succeeded", INVOICE, (IN,)),
@@ -297,32 +296,32 @@ def test_where_there_was_nothing_to_pay_at_stripe_nothing_is_paid(
         ),
     ],
 )
-def test_what_names_neither_intent_nor_charge_brings_no_money_of_its_own(
-    kind: str, said: dict[str, Any], ids: tuple[ExternalId, ...]
+def test_an_object_without_intent_and_charge_has_no_money(
+    kind: str, fields: dict[str, Any], ids: tuple[ExternalId, ...]
 ) -> None:
     """PAY-1 PAY-3: the intent's events bring it, and counted here as well it would count twice."""
-    event = payment(kind, said)
-    assert (event.says, event.ids, event.amount) == (Says.PROCESSING, ids, None)
+    event = payment(kind, fields)
+    assert (event.event_type, event.ids, event.amount) == (EventType.PROCESSING, ids, None)
     assert event.email == "buyer@example.com"
 
 
 def test_an_invoice_is_joined_to_the_intent_that_paid_it() -> None:
     """PAY-1: by older versions of the API, by its payment, or by the intent."""
     older = payment("invoice.paid", INVOICE | {"payment_intent": "pi_1", "charge": "ch_1"})
-    assert (older.says, older.ids, older.amount) == (Says.PAID, (PI, CH, IN), MONEY)
+    assert (older.event_type, older.ids, older.amount) == (EventType.PAID, (PI, CH, IN), MONEY)
     assert (older.plan_id, older.order) == ("monthly", None), "no reference is that of each invoice"
     by_charge = payment("invoice.paid", INVOICE | {"charge": "ch_1"})
-    assert (by_charge.says, by_charge.ids) == (Says.PAID, (CH, IN))
+    assert (by_charge.event_type, by_charge.ids) == (EventType.PAID, (CH, IN))
     newer = payment("invoice_payment.paid", INVOICE_PAYMENT)
-    assert (newer.says, newer.ids, newer.amount) == (Says.PAID, (PI, IN), MONEY)
+    assert (newer.event_type, newer.ids, newer.amount) == (EventType.PAID, (PI, IN), MONEY)
     assert payment("payment_intent.succeeded", INTENT | {"invoice": "in_1"}).ids == (PI, CH, IN)
     failed = payment("invoice.payment_failed", INVOICE)
-    assert (failed.says, failed.ids, failed.amount) == (Says.FAILED, (IN,), None)
+    assert (failed.event_type, failed.ids, failed.amount) == (EventType.FAILED, (IN,), None)
     oldest = INVOICE | {"parent": None, "subscription_details": {"metadata": {"plan_id": "p"}}}
     assert payment("invoice.paid", oldest).plan_id == "p"
 
 
-def test_an_id_may_come_with_its_whole_object() -> None:
+def test_an_id_may_be_an_expanded_object() -> None:
     """PAY-1"""
     expanded = payment("charge.succeeded", CHARGE | {"payment_intent": INTENT})
     assert expanded.ids == (PI, CH)
@@ -343,16 +342,14 @@ def test_an_id_may_come_with_its_whole_object() -> None:
         ("kwd", 5_120, Money(5_120, "KWD")),
     ],
 )
-def test_amounts_have_the_decimals_that_stripe_gives_them(
-    code: str, amount: int, money: Money
-) -> None:
+def test_amounts_have_the_decimals_of_stripe(code: str, amount: int, money: Money) -> None:
     """PRV-9 PAY-1: which are not always those of ISO 4217."""
-    said = INTENT | {"currency": code, "amount_received": amount}
-    assert payment("payment_intent.succeeded", said).amount == money
+    fields = INTENT | {"currency": code, "amount_received": amount}
+    assert payment("payment_intent.succeeded", fields).amount == money
 
 
 @pytest.mark.parametrize(
-    "said",
+    "fields",
     [
         {"amount_received": ...},
         {"amount_received": -1},
@@ -369,10 +366,10 @@ def test_amounts_have_the_decimals_that_stripe_gives_them(
     ],
     ids=str,
 )
-def test_a_paid_intent_that_cannot_be_read_is_malformed(said: dict[str, Any]) -> None:
+def test_an_invalid_paid_intent_is_malformed(fields: dict[str, Any]) -> None:
     """REC-6 PAY-4"""
     with pytest.raises(MalformedError):
-        told("payment_intent.succeeded", INTENT | said)
+        translate("payment_intent.succeeded", INTENT | fields)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +378,7 @@ def test_a_paid_intent_that_cannot_be_read_is_malformed(said: dict[str, Any]) ->
      {"data": {"object": []}}, {"created": "soon"}, {"api_version": []}],
     ids=str,
 )  # fmt: skip
-def test_a_body_that_is_no_event_is_malformed(more: dict[str, Any]) -> None:
+def test_a_body_that_is_not_an_event_is_malformed(more: dict[str, Any]) -> None:
     """REC-6"""
     charge = CHARGE | {"amount_refunded": 1}
     body = json.dumps(json.loads(event("charge.refunded", charge)) | more).encode()
@@ -394,26 +391,26 @@ def test_other_types_and_thin_events_are_ignored(kind: str) -> None:
     """PRV-6 PRV-9: whatever they carry."""
     thin = {"object": "v2.core.event", "created": "2026-11-15T11:59:00.000Z", "data": None}
     for more in ({}, {"data": None}, thin):
-        event = told(kind, CHARGE, **more)
+        event = translate(kind, CHARGE, **more)
         assert isinstance(event, Ignored)
         assert event.code is Code.NON_SUCCESS_STATUS
-    assert isinstance(told("payment_intent.succeeded", INTENT, **thin), Ignored)
+    assert isinstance(translate("payment_intent.succeeded", INTENT, **thin), Ignored)
 
 
-def test_the_sandbox_pays_nothing_in_production() -> None:
+def test_test_mode_does_not_count_in_production() -> None:
     """PAY-4"""
     for livemode, code in ((True, None), (False, Code.TEST_PAYMENT), (None, Code.TEST_PAYMENT)):
         delivery = signed(event("payment_intent.succeeded", INTENT, livemode=livemode), SECRET)
-        said = PRODUCTION.translate(delivery)
-        assert (said.code if isinstance(said, Ignored) else None) == code
+        fields = PRODUCTION.translate(delivery)
+        assert (fields.code if isinstance(fields, Ignored) else None) == code
         assert isinstance(STRIPE.translate(delivery), PaymentEvent)
 
 
-def test_events_of_a_connected_account_count_only_where_it_is_named() -> None:
+def test_events_of_a_connected_account_count_only_if_configured() -> None:
     """PAY-4 PRV-6: who has one could pay himself for an order of ours."""
     foreign = signed(event("payment_intent.succeeded", INTENT, account="acct_1"), SECRET)
     own = signed(event("payment_intent.succeeded", INTENT), SECRET)
-    connected = stripe.configure(Setup(KEY, (SECRET,), {"account": "acct_1"}))
+    connected = stripe.configure(ProviderConfig(KEY, (SECRET,), {"account": "acct_1"}))
     assert isinstance(STRIPE.translate(own), PaymentEvent)
     assert isinstance(STRIPE.translate(foreign), Ignored)
     assert isinstance(connected.translate(foreign), PaymentEvent)

@@ -1,4 +1,4 @@
-"""The JSON contract of tilda, beyond what every provider does."""
+"""Tests of Tilda's JSON contract beyond the conformance suite."""
 
 import contextlib
 import hashlib
@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paidonce.domain.events import Code, ExternalId, Ignored, PaymentEvent
-from paidonce.domain.money import Money
+from paidonce.core.events import Code, ExternalId, Ignored, PaymentEvent
+from paidonce.core.money import Money
 from paidonce.errors import ConfigurationError, MalformedError
-from paidonce.providers import configured_providers, tilda
-from paidonce.providers.contract import Delivery, Identity, Setup, key_digest
+from paidonce.providers import load_providers
+from paidonce.providers.contract import Delivery, Identity, ProviderConfig, key_digest
+from paidonce.providers.tilda import provider as tilda
 from paidonce.settings import Settings, SourceSettings
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
-TILDA = tilda.configure(Setup("sources.test", ("secret",)))
+TILDA = tilda.configure(ProviderConfig("sources.test", ("secret",)))
 USUAL: dict[str, Any] = {
     "external_payment_id": "p-1",
     "event_id": "evt-1",
@@ -32,13 +33,13 @@ USUAL: dict[str, Any] = {
 }
 
 
-def delivery(body: bytes | None = None, **said: Any) -> Delivery:
-    fields = {key: value for key, value in (USUAL | said).items() if value is not ...}
+def delivery(body: bytes | None = None, **fields: Any) -> Delivery:
+    fields = {key: value for key, value in (USUAL | fields).items() if value is not ...}
     return Delivery({}, json.dumps(fields).encode() if body is None else body, NOW)
 
 
-def identified(body: bytes | None = None, **said: Any) -> Identity:
-    return TILDA.identify(delivery(body, **said))
+def identified(body: bytes | None = None, **fields: Any) -> Identity:
+    return TILDA.identify(delivery(body, **fields))
 
 
 def read(arrived: Delivery) -> None:
@@ -46,13 +47,13 @@ def read(arrived: Delivery) -> None:
     TILDA.translate(arrived)
 
 
-def translated(**said: Any) -> PaymentEvent:
-    event = TILDA.translate(delivery(**said))
+def translated(**fields: Any) -> PaymentEvent:
+    event = TILDA.translate(delivery(**fields))
     assert isinstance(event, PaymentEvent)
     return event
 
 
-def test_all_that_the_contract_carries_is_read() -> None:
+def test_an_event_is_read_with_all_fields() -> None:
     """PRV-2"""
     at = datetime(2026, 11, 15, 10, tzinfo=UTC)
     event, identity = translated(), identified()
@@ -76,7 +77,7 @@ def test_without_an_event_id_the_key_is_the_hash_of_provider_and_body(missing: A
 
 
 @pytest.mark.parametrize("status", ["paid", "succeeded"])
-def test_two_statuses_count(status: str) -> None:
+def test_paid_and_succeeded_count(status: str) -> None:
     """PAY-2 section 15"""
     assert translated(status=status).amount == Money(99_000, "RUB")
 
@@ -123,7 +124,7 @@ def test_any_other_status_is_ignored(status: str) -> None:
     ],
     ids=["990", "0", "1000"],
 )
-def test_one_amount_has_one_fingerprint_however_it_is_written(spellings: list[bytes]) -> None:
+def test_equal_amounts_have_equal_fingerprints(spellings: list[bytes]) -> None:
     """INB-2: a number and a text of the same amount mean the same."""
     body = (
         b'{"external_payment_id":"p-1","event_id":"e","status":"paid","currency":"RUB","amount":%s}'
@@ -131,7 +132,7 @@ def test_one_amount_has_one_fingerprint_however_it_is_written(spellings: list[by
     assert len({identified(body % one).fingerprint for one in spellings}) == 1
 
 
-def test_one_currency_has_one_fingerprint_however_it_is_written() -> None:
+def test_equal_currencies_have_equal_fingerprints() -> None:
     """INB-2: both are the same money, so one cannot contradict the other."""
     assert translated(currency="rub").amount == translated(currency="RUB").amount
     assert identified(currency="rub").fingerprint == identified(currency="RUB").fingerprint
@@ -160,7 +161,7 @@ def test_another_amount_currency_status_or_payment_is_another_meaning(
 @pytest.mark.parametrize(
     "other", [{"email": "x@y.z"}, {"paid_at": None}, {"plan_id": "yearly"}, {"x": 1}]
 )
-def test_what_is_not_money_is_no_other_meaning(other: dict[str, Any]) -> None:
+def test_fields_without_money_do_not_change_the_fingerprint(other: dict[str, Any]) -> None:
     """INB-2: amount, currency, status and payment make the meaning."""
     assert identified(**other).fingerprint == identified().fingerprint
 
@@ -172,7 +173,7 @@ def test_fields_cannot_run_into_each_other_in_a_fingerprint() -> None:
     assert one.fingerprint != other.fingerprint
 
 
-def test_a_number_is_a_payment_id_too() -> None:
+def test_a_payment_id_may_be_a_number() -> None:
     """PRV-2"""
     assert translated(external_payment_id=123).ids == (ExternalId("payment", "123"),)
 
@@ -187,7 +188,7 @@ def test_a_delivery_without_payment_id_or_status_is_malformed(name: str, value: 
 
 @pytest.mark.parametrize("name", ["event_id", "currency", "plan_id", "email", "paid_at"])
 @pytest.mark.parametrize("value", [True, 1.5, [], {}, "x" * 256])
-def test_a_field_of_another_kind_is_malformed(name: str, value: Any) -> None:
+def test_a_field_of_another_type_is_malformed(name: str, value: Any) -> None:
     """REC-6"""
     arrived = delivery(**{name: value})
     with pytest.raises(MalformedError, match=name):
@@ -217,7 +218,7 @@ def test_a_field_of_another_kind_is_malformed(name: str, value: Any) -> None:
         "\x00",
     ],
 )
-def test_a_paid_event_without_a_right_amount_is_malformed(amount: object) -> None:
+def test_a_paid_event_without_a_valid_amount_is_malformed(amount: object) -> None:
     """PAY-4 REC-6"""
     arrived = delivery(amount=amount)
     with pytest.raises(MalformedError):
@@ -232,7 +233,7 @@ def test_a_paid_event_without_a_known_currency_is_malformed(currency: object) ->
 
 
 @pytest.mark.parametrize("email", [..., None, "", "nobody", "a b@c", "@", "x@"])
-def test_what_is_no_address_is_as_good_as_none(email: object) -> None:
+def test_an_invalid_email_address_counts_as_missing(email: object) -> None:
     """PAY-5: the money is kept."""
     assert translated(email=email).email is None
 
@@ -247,7 +248,7 @@ def test_what_is_no_address_is_as_good_as_none(email: object) -> None:
         ("2026-11-15", "2026-11-15T00:00:00+00:00"),
     ],
 )
-def test_times_are_read_as_utc_unless_they_say_otherwise(text: str, utc: str) -> None:
+def test_times_are_utc_unless_they_have_an_offset(text: str, utc: str) -> None:
     """PRV-2"""
     assert translated(paid_at=text).occurred_at == datetime.fromisoformat(utc)
 
@@ -255,14 +256,14 @@ def test_times_are_read_as_utc_unless_they_say_otherwise(text: str, utc: str) ->
 @pytest.mark.parametrize(
     "text", ["yesterday", "2026-13-01", "0001-01-01T00:00:00+23:59", "15.11.2026"]
 )
-def test_what_is_no_time_is_malformed(text: str) -> None:
+def test_an_invalid_time_is_malformed(text: str) -> None:
     """REC-6"""
     with pytest.raises(MalformedError, match="paid_at"):
         identified(paid_at=text)
 
 
 @pytest.mark.parametrize("number", [1712123012359, 1794736800, 1794736800000])
-def test_a_time_that_is_a_number_is_not_guessed(number: int) -> None:
+def test_a_numeric_time_is_malformed(number: int) -> None:
     """REC-6 PAY-4: 1712123012359, milliseconds of 2024, must not be the year 1712."""
     with pytest.raises(MalformedError, match="paid_at"):
         identified(paid_at=number)
@@ -272,9 +273,9 @@ fields = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | s
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(USUAL, fields)))
-def test_nothing_that_a_sender_writes_is_an_error_of_ours(said: dict[str, object]) -> None:
+def test_no_input_causes_an_internal_error(fields: dict[str, object]) -> None:
     """REC-6"""
-    arrived = Delivery({}, json.dumps(said).encode(), NOW)
+    arrived = Delivery({}, json.dumps(fields).encode(), NOW)
     try:
         identity = TILDA.identify(arrived)
         TILDA.translate(arrived)
@@ -296,26 +297,26 @@ def test_any_amount_has_a_fingerprint_or_is_malformed(amount: object) -> None:
 
 def test_the_answer_is_json_with_status_and_event_id() -> None:
     """REC-5 section 15"""
-    kind, body = TILDA.acknowledge("success", UUID(int=7), delivery())
+    kind, body = TILDA.success_response("success", UUID(int=7), delivery())
     assert kind == "application/json"
     assert json.loads(body) == {"status": "success", "event_id": str(UUID(int=7))}
 
 
-def test_a_source_without_secrets_is_refused() -> None:
+def test_a_source_without_secrets_is_rejected() -> None:
     """PRV-7"""
     with pytest.raises(ConfigurationError, match=r"sources\.shop\.secrets"):
-        tilda.configure(Setup("sources.shop"))
+        tilda.configure(ProviderConfig("sources.shop"))
 
 
 @pytest.mark.parametrize("secret", ["", " "])
-def test_a_provider_that_is_given_an_empty_secret_is_refused(secret: str) -> None:
+def test_an_empty_secret_is_rejected(secret: str) -> None:
     """PRV-7: an empty HMAC key would let anybody sign."""
     source = SourceSettings(provider="tilda", secrets=("right", secret))
     with pytest.raises(ConfigurationError, match=r"sources\.shop\.secrets\[1\]"):
-        configured_providers(Settings(sources={"shop": source}))
+        load_providers(Settings(sources={"shop": source}))
 
 
-def test_a_setting_that_tilda_does_not_have_is_refused() -> None:
+def test_an_unknown_setting_is_rejected() -> None:
     """USE-3"""
     with pytest.raises(ConfigurationError, match=r"sources\.shop\.api_key"):
-        tilda.configure(Setup("sources.shop", ("secret",), {"api_key": "x"}))
+        tilda.configure(ProviderConfig("sources.shop", ("secret",), {"api_key": "x"}))

@@ -1,4 +1,4 @@
-"""Tilda's forms in their three shapes, and the shared secret, beyond what every provider does."""
+"""Tests of Tilda's forms and API keys beyond the conformance suite."""
 
 import hashlib
 import hmac
@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paidonce.domain.events import Code, ExternalId, Ignored, PaymentEvent
-from paidonce.domain.money import Money
+from paidonce.core.events import Code, ExternalId, Ignored, PaymentEvent
+from paidonce.core.money import Money
 from paidonce.errors import ConfigurationError, InvalidSignatureError, MalformedError
-from paidonce.providers import tilda
-from paidonce.providers.contract import Delivery, Setup
-from paidonce.providers.form_strict import MAX_BRACKETS, MAX_FIELDS, parse_form
+from paidonce.providers.contract import Delivery, ProviderConfig
+from paidonce.providers.parsing import MAX_BRACKETS, MAX_FIELDS, parse_form
+from paidonce.providers.tilda import provider as tilda
 from tests.providers.cases.tilda import SHAPES, Shape
-from tests.providers.conformance import FORM, JSON, RECEIVED_AT, Said
+from tests.providers.conformance import FORM, JSON, RECEIVED_AT, ExpectedEvent
 
 SECRET = "the-api-key"
-TILDA = tilda.configure(Setup("sources.test", ("another", SECRET)))
+TILDA = tilda.configure(ProviderConfig("sources.test", ("another", SECRET)))
 PAYMENT = {"sys": "tinkoff", "systranid": "4471888162", "orderid": "2100966246", "amount": "11"}
 
 every_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
@@ -53,9 +53,9 @@ def with_parameter(delivery: Delivery, name: str, value: str) -> Delivery:
 
 
 @every_shape
-def test_an_order_that_was_paid_is_read_in_every_shape(shape: Shape) -> None:
+def test_a_paid_order_is_read_in_every_shape(shape: Shape) -> None:
     """PRV-2"""
-    delivery = Delivery(*shape(Said("4471888162", "2100966246")), RECEIVED_AT)
+    delivery = Delivery(*shape(ExpectedEvent("4471888162", "2100966246")), RECEIVED_AT)
     event, identity = paid(delivery), TILDA.identify(delivery)
     assert event.ids == (ExternalId("payment", "4471888162"),)
     assert (event.amount, event.email) == (Money(99_000, "RUB"), "buyer@example.com")
@@ -63,17 +63,17 @@ def test_an_order_that_was_paid_is_read_in_every_shape(shape: Shape) -> None:
     assert identity.key == "form:2100966246:4471888162"
     assert (identity.order, identity.payment_id) == ("2100966246", "4471888162")
     assert (identity.type, identity.event_id) == ("order.paid", None)
-    assert TILDA.acknowledge("success", UUID(int=7), delivery) == ("text/plain", b"ok")
+    assert TILDA.success_response("success", UUID(int=7), delivery) == ("text/plain", b"ok")
 
 
 @every_shape
 @pytest.mark.parametrize("name", ["Authorization", "x-tilda-key", "X-Signature", "user-agent"])
-def test_the_api_key_may_stand_in_any_header_and_is_not_kept(shape: Shape, name: str) -> None:
+def test_the_api_key_may_be_in_any_header_and_is_not_stored(shape: Shape, name: str) -> None:
     """PRV-2 PRV-7 SEC-7"""
-    headers, body = shape(Said())
+    headers, body = shape(ExpectedEvent())
     delivery = Delivery({**headers, name.lower(): SECRET}, body, RECEIVED_AT)
     TILDA.verify(delivery)
-    assert SECRET not in TILDA.evidence(delivery.headers).values()
+    assert SECRET not in TILDA.evidence_headers(delivery.headers).values()
     for wrong in (SECRET[:-1], SECRET + "x", SECRET.upper(), "", f"Bearer {SECRET}"):
         with pytest.raises(InvalidSignatureError):
             TILDA.verify(Delivery({**headers, name.lower(): wrong}, body, RECEIVED_AT))
@@ -83,7 +83,7 @@ def test_the_api_key_may_stand_in_any_header_and_is_not_kept(shape: Shape, name:
 @pytest.mark.parametrize("name", ["api_key", "ключ", "tranid2", "payment2"])
 def test_the_api_key_may_be_a_parameter_of_any_name(shape: Shape, name: str) -> None:
     """PRV-2 PRV-7"""
-    delivery = Delivery(*shape(Said()), RECEIVED_AT)
+    delivery = Delivery(*shape(ExpectedEvent()), RECEIVED_AT)
     TILDA.verify(with_parameter(delivery, name, SECRET))
     TILDA.verify(with_parameter(delivery, name, "another"))
     for wrong in (SECRET[:-1], SECRET + "x", ""):
@@ -92,13 +92,13 @@ def test_the_api_key_may_be_a_parameter_of_any_name(shape: Shape, name: str) -> 
 
 
 @every_shape
-def test_a_form_without_a_key_is_refused(shape: Shape) -> None:
+def test_a_form_without_a_key_is_rejected(shape: Shape) -> None:
     """PRV-2: nobody else vouches for it."""
     with pytest.raises(InvalidSignatureError):
-        TILDA.verify(Delivery(*shape(Said()), RECEIVED_AT))
+        TILDA.verify(Delivery(*shape(ExpectedEvent()), RECEIVED_AT))
 
 
-def test_a_key_inside_the_payment_is_none() -> None:
+def test_a_key_inside_the_payment_does_not_count() -> None:
     """PRV-2: only the top level counts; below it stands what buyers wrote."""
     nested = {"payment": PAYMENT | {"promocode": SECRET}, "list": [SECRET]}
     with pytest.raises(InvalidSignatureError):
@@ -125,7 +125,7 @@ def test_the_json_contract_takes_the_secret_in_a_header_only_without_a_signature
         TILDA.verify(Delivery(JSON, inside, RECEIVED_AT))
 
 
-def test_how_a_delivery_proves_itself_is_told() -> None:
+def test_the_signature_method_is_reported() -> None:
     """OPS-1"""
     assert TILDA.signature_method(form({})) == "api-key"
     signed = Delivery({**JSON, "x-signature": "0"}, b"{}", RECEIVED_AT)
@@ -145,7 +145,7 @@ def test_how_a_delivery_proves_itself_is_told() -> None:
     ],
     ids=str,
 )
-def test_an_order_without_a_real_transaction_is_no_payment(payment: dict[str, Any]) -> None:
+def test_an_order_without_a_real_transaction_is_not_a_payment(payment: dict[str, Any]) -> None:
     """PRV-2: and leaves the key of the payment that may follow free."""
     delivery = form(payment)
     event = TILDA.translate(delivery)
@@ -157,7 +157,7 @@ def test_an_order_without_a_real_transaction_is_no_payment(payment: dict[str, An
     assert identity.key == "form:2100966246:0" != TILDA.identify(form({})).key
 
 
-def test_a_lead_is_ignored_and_known_by_its_own_id_or_its_body() -> None:
+def test_a_lead_is_ignored_and_its_key_is_its_id_or_a_hash() -> None:
     """PRV-2"""
     lead = form(Name="x", tranid="1:2", email="a@b.c")
     assert isinstance(TILDA.translate(lead), Ignored)
@@ -171,12 +171,12 @@ def test_a_lead_is_ignored_and_known_by_its_own_id_or_its_body() -> None:
     assert isinstance(TILDA.translate(as_json), Ignored)
 
 
-def test_keys_of_forms_and_of_the_contract_never_meet() -> None:
+def test_keys_of_forms_and_json_never_collide() -> None:
     """INB-1"""
     ids = ["form:7:1", "lead:7:1", "json:form:7:1", "json:json:form:7:1", "7:1", "json:x"]
-    said = [{"external_payment_id": "p", "status": "paid", "event_id": one} for one in ids]
+    bodies = [{"external_payment_id": "p", "status": "paid", "event_id": one} for one in ids]
     contract = [
-        TILDA.identify(Delivery(JSON, json.dumps(one).encode(), RECEIVED_AT)) for one in said
+        TILDA.identify(Delivery(JSON, json.dumps(one).encode(), RECEIVED_AT)) for one in bodies
     ]
     forms = [form({"orderid": "7", "systranid": "1"}), form(tranid="7:1")]
     keys = [one.key for one in contract] + [TILDA.identify(one).key for one in forms]
@@ -185,7 +185,7 @@ def test_keys_of_forms_and_of_the_contract_never_meet() -> None:
 
 
 @pytest.mark.parametrize("name", ["Email", "email", "E-mail", "EMAIL", "e-MAIL"])
-def test_the_buyers_address_is_found_under_the_names_that_merchants_give_it(name: str) -> None:
+def test_the_email_address_is_found_under_common_names(name: str) -> None:
     """PRV-2 PAY-5"""
     assert paid(form({}, **{name: " Buyer@Example.com "})).email == "Buyer@Example.com"
     assert paid(form({}, **{name: "nobody"})).email is None
@@ -200,23 +200,25 @@ def test_the_buyers_address_is_found_under_the_names_that_merchants_give_it(name
         ("usd", "2", Money(200, "USD")),
     ],
 )
-def test_the_currency_is_the_sources_own(currency: str, amount: object, money: Money) -> None:
+def test_the_currency_is_a_setting_of_the_source(
+    currency: str, amount: object, money: Money
+) -> None:
     """PRV-2"""
-    provider = tilda.configure(Setup("sources.test", (SECRET,), {"currency": currency}))
+    provider = tilda.configure(ProviderConfig("sources.test", (SECRET,), {"currency": currency}))
     event = provider.translate(form({"amount": amount}))
     assert isinstance(event, PaymentEvent)
     assert event.amount == money
 
 
 @pytest.mark.parametrize("currency", ["", "RUR", 5, None, ["RUB"]])
-def test_a_currency_that_is_none_is_told(currency: object) -> None:
+def test_an_unknown_currency_is_a_configuration_error(currency: object) -> None:
     """USE-3"""
     with pytest.raises(ConfigurationError, match=r"sources\.test\.currency = .*RUB"):
-        tilda.configure(Setup("sources.test", (SECRET,), {"currency": currency}))
+        tilda.configure(ProviderConfig("sources.test", (SECRET,), {"currency": currency}))
 
 
 @pytest.mark.parametrize("amount", [None, "", "x", "-1", "4.901", True, [], "1e99"])
-def test_an_order_that_was_paid_without_a_right_amount_is_malformed(amount: object) -> None:
+def test_a_paid_order_without_a_valid_amount_is_malformed(amount: object) -> None:
     """PAY-4"""
     with pytest.raises(MalformedError):
         TILDA.translate(form({"amount": amount}))
@@ -244,7 +246,7 @@ def test_an_order_that_was_paid_without_a_right_amount_is_malformed(amount: obje
     ],
     ids=lambda body: body[:30].decode("latin-1"),
 )
-def test_a_form_that_is_not_one_is_malformed(body: bytes) -> None:
+def test_an_invalid_form_is_malformed(body: bytes) -> None:
     """REC-6: and is refused as forged while nobody vouches for it."""
     with pytest.raises(MalformedError):
         TILDA.identify(raw(body))
@@ -253,7 +255,7 @@ def test_a_form_that_is_not_one_is_malformed(body: bytes) -> None:
     TILDA.verify(Delivery({**FORM, "key": SECRET}, body, RECEIVED_AT))
 
 
-def test_a_form_as_json_has_as_few_fields() -> None:
+def test_a_form_as_json_has_the_same_field_limit() -> None:
     """REC-6 SEC-8: each of them has to be held against each secret."""
     fields = {"tranid": "1:2"} | {f"f{n}": SECRET for n in range(MAX_FIELDS)}
     delivery = Delivery(JSON, json.dumps(fields).encode(), RECEIVED_AT)
@@ -264,14 +266,14 @@ def test_a_form_as_json_has_as_few_fields() -> None:
 
 
 @pytest.mark.parametrize("part", [5, True, ["x"], "x"])
-def test_a_payment_of_another_kind_is_malformed(part: object) -> None:
+def test_a_payment_of_another_type_is_malformed(part: object) -> None:
     """REC-6"""
     body = json.dumps({"payment": part, "tranid": "1:2"}).encode()
     with pytest.raises(MalformedError):
         TILDA.identify(Delivery(JSON, body, RECEIVED_AT))
 
 
-def test_what_is_merely_unusual_is_read() -> None:
+def test_an_unusual_form_is_read() -> None:
     """REC-6: lists, empty pairs, plus signs, stray percent signs, fields without a value."""
     body = b"&a[]=1&a[]=2&&b=1+1%2B1&c&d=100%&payment[products][]=x&payment[products][]=y"
     fields = parse_form(body)
@@ -295,7 +297,7 @@ def test_what_is_merely_unusual_is_read() -> None:
     ],
     ids=lambda body: body[:12].decode(),
 )
-def test_no_form_takes_long(body: bytes) -> None:
+def test_parsing_a_form_is_fast(body: bytes) -> None:
     """REC-6 SEC-8: reading takes time in proportion to its size."""
     started_s = time.process_time()
     for verb in (TILDA.verify, TILDA.identify):
@@ -305,7 +307,7 @@ def test_no_form_takes_long(body: bytes) -> None:
 
 
 @given(st.dictionaries(st.text(min_size=1), st.text(), max_size=8))
-def test_what_an_encoder_writes_is_read_back(fields: dict[str, str]) -> None:
+def test_an_encoded_form_is_read_back(fields: dict[str, str]) -> None:
     """PRV-2"""
     if any("\x00" in text for pair in fields.items() for text in pair):
         return
@@ -326,7 +328,7 @@ def test_what_an_encoder_writes_is_read_back(fields: dict[str, str]) -> None:
 )
 def test_a_ping_is_answered(body: bytes) -> None:
     """PRV-2: with or without the API key beside it."""
-    assert TILDA.pong(body) == ("text/plain", b"ok")
+    assert TILDA.answer_ping(body) == ("text/plain", b"ok")
 
 
 @pytest.mark.parametrize(
@@ -350,4 +352,4 @@ def test_a_ping_is_answered(body: bytes) -> None:
 )
 def test_nothing_else_is_a_ping(body: bytes) -> None:
     """PRV-2"""
-    assert TILDA.pong(body) is None
+    assert TILDA.answer_ping(body) is None

@@ -1,11 +1,9 @@
-"""A merchant with four gateways, and a server that all tests of one module share."""
+"""A merchant with four gateways."""
 
 import pytest
 
-from tests.flow.conftest import Shared, shared, shared_database
 from tests.scenarios.merchant import Merchant
-
-__all__ = ["merchant", "shared", "shared_database"]
+from tests.support.servers import Shared
 
 
 @pytest.fixture(scope="module")

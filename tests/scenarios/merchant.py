@@ -8,10 +8,10 @@ from itertools import count
 from typing import Any, Final
 from uuid import uuid4
 
-from tests.flow.conftest import Shared
-from tests.flow.tools import Row, items, until
 from tests.scenarios.gateways import CURRENCIES, Sale, Sent
-from tests.service import Reply, Service
+from tests.support.servers import Shared
+from tests.support.service import Reply, Service
+from tests.support.tools import Row, items, until
 
 PROVIDERS: Final = {"cn": "alipay", "creem": "creem", "payments": "tilda", "shop": "standard"}
 NUMBERS: Final = count(2)

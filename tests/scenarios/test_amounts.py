@@ -5,10 +5,10 @@ from typing import Final
 
 import pytest
 
-from tests.flow.tools import items
 from tests.scenarios.gateways import CONFIG as FOUR_GATEWAYS
 from tests.scenarios.gateways import Sale
 from tests.scenarios.merchant import Merchant
+from tests.support.tools import items
 
 CONFIG: Final = FOUR_GATEWAYS
 FITS: Final = [

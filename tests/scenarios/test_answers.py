@@ -9,12 +9,12 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.flow.tools import is_problem
 from tests.scenarios.gateways import CONFIG as FOUR_GATEWAYS
 from tests.scenarios.gateways import SECRETS, Sale, Sent
 from tests.scenarios.merchant import Merchant, new_address, request
 from tests.scenarios.trouble import INSIDE, refusing
-from tests.service import Reply
+from tests.support.service import Reply
+from tests.support.tools import is_problem
 
 VECTORS: Final = Path(os.environ.get("PAIDONCE_VECTORS", ""), "vectors.json")
 with_vectors = pytest.mark.skipif(

@@ -7,13 +7,12 @@ from typing import Final
 
 import pytest
 
-from tests.conftest import StartService
-from tests.flow.conftest import Shared
-from tests.flow.tools import at_once, until
 from tests.scenarios.gateways import CONFIG as FOUR_GATEWAYS
 from tests.scenarios.gateways import Sale
 from tests.scenarios.merchant import Merchant
 from tests.scenarios.trouble import cut_connections, locked, refusing
+from tests.support.servers import Shared, StartService
+from tests.support.tools import at_once, until
 
 CONFIG: Final = f"""{FOUR_GATEWAYS}
 [retry]

@@ -6,14 +6,13 @@ from typing import Any, Final
 
 import pytest
 
-from tests.conftest import StartService
-from tests.flow.conftest import Shared
-from tests.flow.tools import is_problem, items, paidonce, until
 from tests.scenarios.gateways import CONFIG as FOUR_GATEWAYS
 from tests.scenarios.gateways import Sale, standard_headers
 from tests.scenarios.listener import listening
 from tests.scenarios.merchant import Merchant
 from tests.scenarios.trouble import refusing
+from tests.support.servers import Shared, StartService
+from tests.support.tools import is_problem, items, paidonce, until
 
 CONFIG: Final = f"""{FOUR_GATEWAYS}
 [retry]
@@ -122,7 +121,7 @@ def test_what_can_never_succeed_is_not_tried_again(
     assert event["error_message"]
     assert event["next_attempt_at"] is None
     assert "retry_scheduled" not in merchant.actions(event["id"])
-    assert merchant.shared.rows("SELECT * FROM due WHERE event_id = $1", row["id"]) == []
+    assert merchant.shared.rows("SELECT * FROM event_queue WHERE event_id = $1", row["id"]) == []
     assert merchant.lines(webhook_event_id=event["id"], error_code=code)
     assert not merchant.is_given(sale)
 

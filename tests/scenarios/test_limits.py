@@ -5,13 +5,12 @@ from typing import Final
 
 import pytest
 
-from tests.conftest import StartService
-from tests.flow.conftest import Shared
-from tests.flow.tools import is_problem, until
 from tests.scenarios.gateways import CONFIG as FOUR_GATEWAYS
 from tests.scenarios.gateways import Sale
 from tests.scenarios.merchant import Merchant, new_address, times
-from tests.service import Reply
+from tests.support.servers import Shared, StartService
+from tests.support.service import Reply
+from tests.support.tools import is_problem, until
 
 CONFIG: Final = f"""{FOUR_GATEWAYS}
 [server]

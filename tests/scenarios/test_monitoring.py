@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import pytest
 
-from tests.flow.tools import is_problem, items, until
 from tests.scenarios.gateways import CONFIG as FOUR_GATEWAYS
 from tests.scenarios.gateways import Sale
 from tests.scenarios.merchant import Merchant
 from tests.scenarios.trouble import refusing
+from tests.support.tools import is_problem, items, until
 
 CONFIG: Final = f"""{FOUR_GATEWAYS}
 [retry]
@@ -70,8 +70,8 @@ def test_statistics(merchant: Merchant, busy: dict[str, Sale]) -> None:
     assert found["received"] == total
     assert found["failed"] >= 6, "three forged, one stale, one malformed, one that does not fit"
     assert 4 <= found["succeeded"] <= total - found["failed"]
-    settled = found["succeeded"] + found["failed"]
-    assert found["success_rate"] == pytest.approx(found["succeeded"] / settled, abs=0.3)
+    processed = found["succeeded"] + found["failed"]
+    assert found["success_rate"] == pytest.approx(found["succeeded"] / processed, abs=0.3)
     assert 0 < found["success_rate"] < 1
     by_source = _by(found["by_source"], "source")
     assert {name: one["received"] for name, one in by_source.items()} == RECEIVED

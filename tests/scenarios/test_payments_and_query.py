@@ -11,12 +11,12 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from paidonce.engine.janitor import Janitor
+from paidonce.db.pool import open_database
+from paidonce.maintenance.janitor import Janitor
 from paidonce.settings import RetentionSettings
-from paidonce.store.db import open_database
-from tests.gateways.paying import Manners, PayingGateway, running
-from tests.service import started_service
-from tests.services.payer import Payer, config_for, until
+from tests.payouts.payer import Payer, config_for, until
+from tests.support.payout_gateway import Manners, PayingGateway, running
+from tests.support.service import started_service
 
 QUIET: Final = Manners(calls_back=())
 SLOW: Final = Manners(calls_back=(), delay_s=0.4)
@@ -64,7 +64,7 @@ def _is_taken(payer: Payer, consumer: str, event_id: UUID) -> bool:
 
 def callbacks(payer: Payer, transaction: str) -> list[dict[str, Any]]:
     return payer.rows(
-        "SELECT says, status, attempts FROM gateway_callbacks WHERE transaction_id = $1"
+        "SELECT gateway_status, status, attempts FROM gateway_callbacks WHERE transaction_id = $1"
         " ORDER BY id",
         transaction,
     )
@@ -109,14 +109,19 @@ def test_a_word_of_a_transaction_cannot_be_written_twice(payer: Payer) -> None:
     payer.call_back(transaction, "pending")
     with pytest.raises(asyncpg.UniqueViolationError, match="gateway_callbacks_source_id"):
         payer.rows(
-            "INSERT INTO gateway_callbacks (id, source_id, transaction_id, says, event_id, try_at,"
-            " received_at) SELECT gen_random_uuid(), source_id, transaction_id, says, event_id,"
-            " now(), now() FROM gateway_callbacks WHERE transaction_id = $1",
+            "INSERT INTO gateway_callbacks (id, source_id, transaction_id, gateway_status,"
+            " event_id, next_attempt_at, received_at)"
+            " SELECT gen_random_uuid(), source_id, transaction_id, gateway_status, event_id,"
+            " now(), now()"
+            " FROM gateway_callbacks WHERE transaction_id = $1",
             transaction,
         )
     payer.call_back(transaction, "succeeded")
     payer.ended(payment)
-    assert [one["says"] for one in callbacks(payer, transaction)] == ["pending", "succeeded"]
+    assert [one["gateway_status"] for one in callbacks(payer, transaction)] == [
+        "pending",
+        "succeeded",
+    ]
 
 
 def test_a_callback_that_comes_again_is_answered_and_does_nothing(payer: Payer) -> None:
@@ -175,13 +180,15 @@ def test_a_callback_of_nobody_is_never_dropped(payer: Payer) -> None:
     """
     transaction = f"tx-{uuid4().hex}"
     payer.call_back(transaction, "succeeded")
-    until(lambda: callbacks(payer, transaction)[0]["status"] == "DEAD", "it is given up")
+    until(lambda: callbacks(payer, transaction)[0]["status"] == "DEAD_LETTER", "it is given up")
     assert callbacks(payer, transaction)[0]["attempts"] == 2
     listed = payer.service.api("GET", "/gateway-callbacks").json["items"]
     (dead,) = [one for one in listed if one["transaction_id"] == transaction]
     wanted = payer.service.api("POST", f"/gateway-callbacks/{dead['id']}/retry")
     assert wanted.http == 204
-    until(lambda: callbacks(payer, transaction)[0]["status"] == "DEAD", "it is given up again")
+    until(
+        lambda: callbacks(payer, transaction)[0]["status"] == "DEAD_LETTER", "it is given up again"
+    )
 
 
 def test_a_status_changes_from_processing_only(payer: Payer) -> None:

@@ -5,9 +5,6 @@ from typing import Any, Final
 
 import pytest
 
-from tests.conftest import StartService
-from tests.flow.conftest import Shared
-from tests.flow.tools import is_problem
 from tests.scenarios.gateways import (
     APP,
     SECRETS,
@@ -21,7 +18,9 @@ from tests.scenarios.gateways import (
 )
 from tests.scenarios.gateways import CONFIG as FOUR_GATEWAYS
 from tests.scenarios.merchant import Merchant, new_address
-from tests.service import Reply
+from tests.support.servers import Shared, StartService
+from tests.support.service import Reply
+from tests.support.tools import is_problem
 
 ALIPAY: Final = f"""
 provider = "alipay"

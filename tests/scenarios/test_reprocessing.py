@@ -6,14 +6,13 @@ from typing import Any, Final
 
 import pytest
 
-from tests.conftest import StartService
-from tests.flow.conftest import Shared
-from tests.flow.tools import is_problem, items, paidonce, until
 from tests.scenarios.gateways import CONFIG as FOUR_GATEWAYS
 from tests.scenarios.gateways import Sale, Sent
 from tests.scenarios.merchant import Merchant
 from tests.scenarios.trouble import refusing
-from tests.service import Reply
+from tests.support.servers import Shared, StartService
+from tests.support.service import Reply
+from tests.support.tools import is_problem, items, paidonce, until
 
 CONFIG: Final = f"""{FOUR_GATEWAYS}
 [retry]

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import pytest
 
-from tests.flow.tools import is_problem, items, until
 from tests.scenarios.gateways import CONFIG as FOUR_GATEWAYS
 from tests.scenarios.gateways import SECRETS, Sale, Sent
 from tests.scenarios.merchant import Merchant, new_address, times
-from tests.service import Reply
+from tests.support.service import Reply
+from tests.support.tools import is_problem, items, until
 
 NONCES: Final = f"""
 [sources.once]
@@ -169,7 +169,7 @@ def test_an_operator_lifts_a_ban(merchant: Merchant) -> None:
     assert merchant.service.api("DELETE", "/bans/nonsense").http in {400, 404, 422}
 
 
-def test_whoever_asks_for_unknown_sources_is_banned(merchant: Merchant) -> None:
+def test_whoever_asks_for_unregistered_sources_is_banned(merchant: Merchant) -> None:
     """S3 Webhook Security and Anti-Replay / Suspicious pattern detection: looking for doors is
     suspicious too.
     """

@@ -9,11 +9,11 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from tests.flow.conftest import Shared
-from tests.flow.tools import at_once, is_problem
 from tests.scenarios.gateways import CONFIG as FOUR_GATEWAYS
 from tests.scenarios.merchant import Merchant
-from tests.service import Reply
+from tests.support.servers import Shared
+from tests.support.service import Reply
+from tests.support.tools import at_once, is_problem
 
 CONFIG: Final = FOUR_GATEWAYS
 ROW: Final = "SELECT *, xmin::text AS written_by FROM reservations WHERE payment_id = $1"

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import asyncpg
 
-from tests.flow.conftest import Shared
 from tests.scenarios.gateways import Sale
+from tests.support.servers import Shared
 
 T = TypeVar("T")
 ALWAYS: Final = 1_000_000

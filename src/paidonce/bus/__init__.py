@@ -1,1 +1,1 @@
-"""How events leave and how they are taken: relay, two buses, consumers (BUS-1)."""
+"""The message bus: outbox, relay, consumers, dead letters; on PostgreSQL or Kafka (BUS-1)."""

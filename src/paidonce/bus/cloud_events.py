@@ -1,4 +1,4 @@
-"""Messages as CloudEvents 1.0 in binary mode: attributes are headers, the body is the data.
+"""Messages as CloudEvents 1.0 in binary mode: attributes in headers, data in the body.
 
 https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/kafka-protocol-binding.md,
 checked 2026-11-16. `sequence` is the extension of that name.
@@ -11,9 +11,9 @@ from uuid import UUID
 
 import orjson
 
-from paidonce.bus.messages import OURS, Message
+from paidonce.bus.model import SOURCE, Message
 from paidonce.bus.schemas import schema_id
-from paidonce.errors import MessageRefusedError
+from paidonce.errors import InvalidMessageError
 
 SPEC_VERSION: Final = "1.0"
 JSON: Final = "application/json"
@@ -24,15 +24,15 @@ MAX_SOURCE_CHARS: Final = 1024
 MAX_HEADERS: Final = 64
 MAX_VERSION: Final = 2**63 - 1
 FIRST_VERSION: Final = 1
-"""Of whoever does not say which: a first message, such as PaymentInitiated, needs no number."""
+"""The default: a first message, such as PaymentInitiated, needs no number."""
 
 Headers = Sequence[tuple[str, bytes]]
 RawHeaders = Iterable[tuple[str, bytes | str | None]]
 
 
 def headers_of(message: Message) -> Headers:
-    """The attributes of a message."""
-    said = {
+    """The CloudEvents attributes of a message."""
+    attributes = {
         "content-type": JSON,
         "ce_specversion": SPEC_VERSION,
         "ce_id": str(message.id),
@@ -43,7 +43,7 @@ def headers_of(message: Message) -> Headers:
         "ce_sequence": str(message.version),
         "ce_dataschema": schema_id(message.type),
     }
-    return [(name, value.encode()) for name, value in said.items()]
+    return [(name, value.encode()) for name, value in attributes.items()]
 
 
 def message_of(
@@ -54,31 +54,31 @@ def message_of(
     body: bytes | None,
     published_at: datetime | None = None,
 ) -> Message:
-    """What somebody sent. Raises MessageRefusedError, which says why and quotes nothing."""
-    said = _texts(headers)
-    if said.get("ce_specversion") != SPEC_VERSION:
-        raise MessageRefusedError("it is no CloudEvent 1.0 in binary mode: ce_specversion")
+    """Parse a record. Raises InvalidMessageError, whose text quotes nothing of it."""
+    attributes = _attributes(headers)
+    if attributes.get("ce_specversion") != SPEC_VERSION:
+        raise InvalidMessageError("not a CloudEvent 1.0 in binary mode: ce_specversion")
     return Message(
-        id=_id(said),
+        id=_id(attributes),
         topic=topic,
         key=_key(key),
-        type=_type(said),
-        version=_version(said),
-        time=_time(said),
+        type=_type(attributes),
+        version=_version(attributes),
+        time=_time(attributes),
         body=_body(body),
         published_at=published_at,
-        source=said.get("ce_source", OURS)[:MAX_SOURCE_CHARS],
+        source=attributes.get("ce_source", SOURCE)[:MAX_SOURCE_CHARS],
     )
 
 
-def _texts(headers: RawHeaders) -> Mapping[str, str]:
+def _attributes(headers: RawHeaders) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for number, (name, value) in enumerate(headers):
         if number >= MAX_HEADERS:
-            raise MessageRefusedError(f"it has more than {MAX_HEADERS} headers")
+            raise InvalidMessageError(f"more than {MAX_HEADERS} headers")
         text = _text(value or b"", f"header {name[:40]!r}")
         if name.startswith("ce_") and found.setdefault(name, text) != text:
-            raise MessageRefusedError(f"it says {name[:40]!r} twice")
+            raise InvalidMessageError(f"header {name[:40]!r} is given twice")
     return found
 
 
@@ -86,60 +86,60 @@ def _text(value: bytes | str, what: str) -> str:
     try:
         text = value.decode() if isinstance(value, bytes) else value
     except UnicodeDecodeError:
-        raise MessageRefusedError(f"its {what} is not UTF-8") from None
+        raise InvalidMessageError(f"{what} is not UTF-8") from None
     if "\0" in text:
-        raise MessageRefusedError(f"its {what} has a NUL character")
+        raise InvalidMessageError(f"{what} contains a NUL character")
     return text
 
 
-def _id(said: Mapping[str, str]) -> UUID:
+def _id(attributes: Mapping[str, str]) -> UUID:
     try:
-        return UUID(said.get("ce_id", ""))
+        return UUID(attributes.get("ce_id", ""))
     except ValueError:
-        raise MessageRefusedError("its ce_id is no UUID") from None
+        raise InvalidMessageError("ce_id is not a UUID") from None
 
 
 def _key(key: bytes | None) -> str:
     if not key or len(key) > MAX_KEY_BYTES:
-        raise MessageRefusedError(f"its key is missing or longer than {MAX_KEY_BYTES} bytes")
-    return _text(key, "key")
+        raise InvalidMessageError(f"the key is missing or longer than {MAX_KEY_BYTES} bytes")
+    return _text(key, "the key")
 
 
-def _type(said: Mapping[str, str]) -> str:
-    named = said.get("ce_type", "")
-    if not 0 < len(named) <= MAX_TYPE_CHARS:
-        raise MessageRefusedError("its ce_type is missing or too long")
-    return named
+def _type(attributes: Mapping[str, str]) -> str:
+    type_ = attributes.get("ce_type", "")
+    if not 0 < len(type_) <= MAX_TYPE_CHARS:
+        raise InvalidMessageError("ce_type is missing or too long")
+    return type_
 
 
-def _version(said: Mapping[str, str]) -> int:
-    number = said.get("ce_sequence", str(FIRST_VERSION))
+def _version(attributes: Mapping[str, str]) -> int:
+    number = attributes.get("ce_sequence", str(FIRST_VERSION))
     if not (number.isascii() and number.isdigit() and len(number) <= len(str(MAX_VERSION))):
-        raise MessageRefusedError("its ce_sequence is no whole number")
+        raise InvalidMessageError("ce_sequence is not a whole number")
     if not FIRST_VERSION <= int(number) <= MAX_VERSION:
-        raise MessageRefusedError("its ce_sequence is out of range")
+        raise InvalidMessageError("ce_sequence is out of range")
     return int(number)
 
 
-def _time(said: Mapping[str, str]) -> datetime:
+def _time(attributes: Mapping[str, str]) -> datetime:
     try:
-        time = datetime.fromisoformat(said.get("ce_time", ""))
+        time = datetime.fromisoformat(attributes.get("ce_time", ""))
         if time.tzinfo is None:
             raise ValueError
         return time.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise MessageRefusedError("its ce_time is no RFC 3339 time") from None
+        raise InvalidMessageError("ce_time is not an RFC 3339 time") from None
 
 
 def _body(body: bytes | None) -> bytes:
     if not body:
-        raise MessageRefusedError("it has no body")
+        raise InvalidMessageError("the body is missing")
     if len(body) > MAX_BODY_BYTES:
-        raise MessageRefusedError(f"its body is longer than {MAX_BODY_BYTES} bytes")
+        raise InvalidMessageError(f"the body is longer than {MAX_BODY_BYTES} bytes")
     try:
         is_object = isinstance(orjson.loads(body), dict)
     except orjson.JSONDecodeError:
         is_object = False
     if not is_object:
-        raise MessageRefusedError("its body is no JSON object")
+        raise InvalidMessageError("the body is not a JSON object")
     return body

@@ -1,11 +1,10 @@
-"""Takes messages: each once, in the transaction of its effect, in order for each key (BUS-1).
+"""Consumes messages: each once, in the transaction of its effect, in order for each key (BUS-1).
 
-A batch that fails is halved until the message at fault is alone. That one is tried again, after
-longer and longer pauses, and then buried, so that the group goes on: a person is told of it, and
-can have it given to the group again. A database or a bus that is away is waited for.
+A batch that fails is halved until the failing message is alone. That message is retried with
+growing delays, and then becomes a dead letter, so that the group continues: a notification is sent,
+and an operator can retry it. The consumer waits for a database or a bus that is unavailable.
 """
 
-import asyncio
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -13,41 +12,43 @@ from datetime import UTC, datetime
 from typing import Final
 
 from paidonce import telemetry
-from paidonce.awaiting import comes_within
-from paidonce.bus.blame import PAUSE_AFTER_FAILURE_S, Blame, Retries
-from paidonce.bus.contract import Bus, Take
-from paidonce.bus.dead_letters import DeadLetters, told
-from paidonce.bus.messages import Message
-from paidonce.bus.ring import FASTEST_POLL_S, Patience, Ring
-from paidonce.crashpoints import Point, passing
-from paidonce.domain.notices import NoticeKind
-from paidonce.errors import BusAwayError, MessageRefusedError
-from paidonce.store import cursors, notices
-from paidonce.store.db import Database, Trouble, is_away, trouble
-from paidonce.store.notices import Notice, Telling
-from paidonce.store.queries import Connection
+from paidonce.bus import groups
+from paidonce.bus.bisect import PAUSE_AFTER_FAILURE_S, BatchBisection, Retries
+from paidonce.bus.contract import Bus, Consume
+from paidonce.bus.dead_letters import DeadLetterQueue, error_text
+from paidonce.bus.model import Message
+from paidonce.core.notifications import NotificationKind
+from paidonce.db.pool import Database, Trouble, is_away, trouble
+from paidonce.db.queries import Connection
+from paidonce.errors import BusUnavailableError, InvalidMessageError
+from paidonce.notifications import store as notifications_store
+from paidonce.notifications.model import Notification, Routes, clean
+from paidonce.runtime.backoff import Delays
+from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
+from paidonce.runtime.service import POLLING, Service
+from paidonce.runtime.wakeup import Wakeup
 from paidonce.telemetry import logger
 
 log = logger(__name__)
 
 MAX_BATCH: Final = 500
-LOOK_EVERY_S: Final = 1.0
-"""How often to look for what an operator wants to be taken again."""
-LOOK_S: Final = 0.5
-SEEN_EVERY_S: Final = 10.0
+RETRY_POLL_S: Final = 1.0
+"""How often to look for dead letters that an operator retries."""
+RETRY_FOR_S: Final = 0.5
+HEARTBEAT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What came of looking for messages once."""
+    """The result of one turn."""
 
     fetched: int = 0
     pause_s: float | None = None
-    """How long to wait before the next turn, if a batch has failed."""
+    """The pause before the next turn, if the batch failed."""
 
 
-class Consumer:
-    """One of the processes of a group. Any number may run; each message is taken by one of them."""
+class Consumer(Service):
+    """One member of a consumer group. Any number may run; one of them consumes each message."""
 
     def __init__(
         self,
@@ -55,72 +56,72 @@ class Consumer:
         database: Database,
         *,
         name: str,
-        about: Collection[str],
-        take: Take,
+        aggregate_types: Collection[str],
+        consume: Consume,
         retries: Retries | None = None,
-        told_to: Telling | None = None,
-        ring: Ring | None = None,
+        routes: Routes | None = None,
+        wakeup: Wakeup | None = None,
         max_batch: int = MAX_BATCH,
     ) -> None:
+        super().__init__(f"consumer {name}")
         self._database = database
         self._name = name
-        self._about = sorted(about)
-        self._take = take
-        self._reader = bus.reader(name, about)
-        self._blame = Blame(retries or Retries(), max_batch)
-        self._told_to = told_to or {}
-        self._dead_letters = DeadLetters(name, self._told_to)
-        self._ring = ring or Ring()
-        self._ear = self._ring.ear()
-        self._patience = Patience()
+        self._aggregate_types = sorted(aggregate_types)
+        self._consume = consume
+        self._reader = bus.reader(name, aggregate_types)
+        self._bisection = BatchBisection(retries or Retries(), max_batch)
+        self._routes = routes or {}
+        self._dead_letters = DeadLetterQueue(name, self._routes)
+        self._wakeup = wakeup or Wakeup()
+        self._listener = self._wakeup.listener()
+        self._delays = Delays(POLLING)
         self._fetched: Sequence[Message] = ()
-        self._fresh: Sequence[Message] = ()
+        self._new: Sequence[Message] = ()
         self._connection: Connection | None = None
-        self._seen_due_s = 0.0
-        self._untold_losses = 0
-        self._look_due_s = 0.0
-        self._stop_asked = asyncio.Event()
+        self._heartbeat_due_s = 0.0
+        self._unreported_losses = 0
+        self._retry_due_s = 0.0
 
     async def run(self) -> None:
-        """Work until stopped."""
+        """Work until asked to finish."""
         try:
-            while not self._stop_asked.is_set():
+            while not self.is_finishing:
                 await self._work()
         finally:
             await self.close()
 
     def finish(self) -> None:
-        """Finish the batch in hand, and then stop."""
-        self._stop_asked.set()
-        self._ear.ring()
+        """Finish the current batch, and then stop."""
+        super().finish()
+        self._listener.wake()
 
     async def close(self) -> None:
-        """Let go of the connection and of the reader."""
-        self._let_go()
+        """Close the connection and the reader."""
+        self._disconnect()
         await self._reader.close()
 
     async def run_once(self) -> int:
-        """Take one batch; returns how many messages were fetched, taken before or not.
+        """Consume one batch; returns how many messages were fetched, duplicates included.
 
-        A message that fails is not taken, and comes again with the next call; one that has failed
-        often enough is buried by it. Raises what means that the database or the bus is away.
+        A message that fails is delivered again with the next call; one that has failed often
+        enough becomes a dead letter. Raises if the database or the bus is unavailable.
         """
         return (await self._turn()).fetched
 
     async def retry_once(self) -> bool:
-        """Take one dead letter that an operator wants to be taken; returns whether to go on."""
-        has_more = await self._dead_letters.retry_once(await self._connected(), self._take)
+        """Consume one dead letter that an operator retries; returns whether more may follow."""
+        has_more = await self._dead_letters.retry_once(await self._connect(), self._consume)
         if has_more:
-            self._ring.ring()
+            self._wakeup.wake()
         return has_more
 
     async def _turn(self) -> _Turn:
-        self._fetched = self._fresh = ()
+        self._fetched = self._new = ()
         try:
-            connection = await self._connected()
-            if await self._reader.wait(connection, self._blame.limit):
-                await self._take_batch(connection)
-        except Exception as error:  # who is cut off rewinds when it waits again, if ever
+            connection = await self._connect()
+            if await self._reader.wait(connection, self._bisection.limit):
+                await self._consume_batch(connection)
+        except Exception as error:  # after a cancellation, the next `wait` rewinds
             await self._reader.rewind()
             if self._is_away(error):
                 raise
@@ -130,149 +131,142 @@ class Consumer:
             await self._reader.acknowledge()
         return _Turn(len(self._fetched))
 
-    async def _take_batch(self, connection: Connection) -> None:
-        """In one transaction: what is fetched is known as taken, its effect is written."""
+    async def _consume_batch(self, connection: Connection) -> None:
+        """Fetch, claim and consume messages in one transaction."""
         async with connection.transaction():
-            self._fetched = await self._reader.fetch(connection, self._blame.limit)
+            self._fetched = await self._reader.fetch(connection, self._bisection.limit)
             if not self._fetched:
                 return
-            passing(Point.FETCHED)
-            self._fresh = await self._claimed(connection, self._fetched)
-            hopeful = await self._bury_hopeless(connection, self._fresh)
-            if hopeful:
-                await self._take(connection, hopeful)
-            await self._reader.settle(connection)
-            passing(Point.TAKEN)
-        passing(Point.TAKEN_FOR_GOOD)
+            maybe_crash(CrashPoint.FETCHED)
+            self._new = await self._claim(connection, self._fetched)
+            open_ = await self._dead_letter_failed(connection, self._new)
+            if open_:
+                await self._consume(connection, open_)
+            await self._reader.advance(connection)
+            maybe_crash(CrashPoint.CONSUMED)
+        maybe_crash(CrashPoint.CONSUMED_COMMITTED)
 
-    async def _claimed(
+    async def _claim(
         self, connection: Connection, messages: Sequence[Message]
     ) -> Sequence[Message]:
-        """Those that the group has not taken before, each once."""
+        """Claim messages; returns those that the group has not consumed before, each once."""
         first = {message.id: message for message in reversed(messages)}
-        new = await cursors.claim(connection, self._name, first.keys())
+        new = await groups.claim(connection, self._name, first.keys())
         return [one for one in messages if one.id in new and one is first[one.id]]
 
-    async def _bury_hopeless(
+    async def _dead_letter_failed(
         self, connection: Connection, messages: Sequence[Message]
     ) -> Sequence[Message]:
-        """Bury those that have failed often enough; returns the others."""
-        hopeful: list[Message] = []
+        """Store those that failed often enough as dead letters; returns the others."""
+        others: list[Message] = []
         for message in messages:
-            failure = self._blame.final(message)
+            failure = self._bisection.final_failure(message)
             if failure is None:
-                hopeful.append(message)
+                others.append(message)
             else:
-                await self._dead_letters.bury(connection, self._reader, message, failure)
-        return hopeful
+                await self._dead_letters.add(connection, self._reader, message, failure)
+        return others
 
     def _succeed(self) -> None:
-        """The batch is committed: count it."""
-        buried = [one for one in self._fresh if self._blame.final(one) is not None]
-        for message in buried:
-            log.error("message_buried", consumer=self._name, **_named(message))
+        """Count the messages of a committed batch."""
+        dead = [one for one in self._new if self._bisection.final_failure(one) is not None]
+        for message in dead:
+            log.error("message_dead_lettered", consumer=self._name, **_log_fields(message))
         now = datetime.now(UTC)
         latency = telemetry.bound_histogram(telemetry.BUS_LATENCY, self._name)
-        for message in self._fresh:
-            if message.published_at is not None and self._blame.final(message) is None:
+        for message in self._new:
+            if message.published_at is not None and self._bisection.final_failure(message) is None:
                 latency.observe(max((now - message.published_at).total_seconds() * 1000, 0.0))
-        duplicates = len(self._fetched) - len(self._fresh)
-        telemetry.bound(telemetry.TAKEN, self._name).inc(len(self._fresh) - len(buried))
+        duplicates = len(self._fetched) - len(self._new)
+        telemetry.bound(telemetry.BUS_CONSUMED, self._name).inc(len(self._new) - len(dead))
         telemetry.bound(telemetry.BUS_DUPLICATES, self._name).inc(duplicates)
-        telemetry.bound(telemetry.BURIED, self._name).inc(len(buried))
-        self._blame.succeeded(self._fresh)
-        self._ring.ring()
+        telemetry.bound(telemetry.BUS_DEAD_LETTERED, self._name).inc(len(dead))
+        self._bisection.succeeded(self._new)
+        self._wakeup.wake()
 
     def _fail(self, error: Exception) -> float:
-        """Nothing of the batch was taken; returns the pause before the next try."""
-        if trouble(error) is Trouble.RERUN and (pause_s := self._blame.lost_race()) is not None:
+        """Record a failed batch; returns the pause before the next try."""
+        if trouble(error) is Trouble.RERUN and (pause_s := self._bisection.lost_race()) is not None:
             return pause_s
-        is_refused = isinstance(error, MessageRefusedError)
-        pause_s = self._blame.failed(self._fresh, told(error), is_refused=is_refused)
-        named = _named(self._fresh[0]) if len(self._fresh) == 1 else {"count": len(self._fresh)}
-        log.warning("messages_failed", consumer=self._name, **named, exc_info=error)
+        is_refused = isinstance(error, InvalidMessageError)
+        pause_s = self._bisection.failed(self._new, error_text(error), is_refused=is_refused)
+        fields = _log_fields(self._new[0]) if len(self._new) == 1 else {"count": len(self._new)}
+        log.warning("consume_failed", consumer=self._name, **fields, exc_info=error)
         return pause_s
 
     async def _work(self) -> None:
-        """One batch, and what has to be done now and then; then wait as long as is right."""
-        begun_s = time.monotonic()
+        """Consume a batch, and do the periodic work; then wait for messages."""
+        started_s = time.monotonic()
         try:
-            await self._be_seen()
-            await self._look_for_retries()
+            await self._heartbeat()
+            await self._consume_retries()
             turn = await self._turn()
-        except Exception as error:
-            detail = str(error) if isinstance(error, BusAwayError) else type(error).__name__
-            log.warning("consumer_waits", consumer=self._name, detail=detail)
-            self._let_go()
-            await self._pause(PAUSE_AFTER_FAILURE_S)
+        except Exception as error:  # the reader stays: to join a group again takes seconds
+            self.record_failure(error, PAUSE_AFTER_FAILURE_S)
+            self._disconnect()
+            await self.pause(PAUSE_AFTER_FAILURE_S)
             return
         if turn.pause_s is not None:
-            await self._pause(turn.pause_s)
+            await self.pause(turn.pause_s)
         elif turn.fetched:
-            self._patience.found()
+            self._delays.reset()
         else:
-            # Where the reader itself has waited, that was waiting enough.
-            waited_s = time.monotonic() - begun_s
-            await self._ear.wait(max(self._patience.next_s() - waited_s, FASTEST_POLL_S))
+            # The reader may have waited itself.
+            waited_s = time.monotonic() - started_s
+            await self._listener.wait(max(self._delays.next_s() - waited_s, POLLING.initial_s))
 
-    async def _be_seen(self) -> None:
-        """Say now and then that the group is at work, and how far behind it is."""
-        if time.monotonic() < self._seen_due_s:
+    async def _heartbeat(self) -> None:
+        """Record at times that the group is active, and its lag."""
+        if time.monotonic() < self._heartbeat_due_s:
             return
-        connection = await self._connected()
+        connection = await self._connect()
         try:
-            behind = await self._reader.behind(connection)
-        except BusAwayError as error:
-            # A part of a bus may be silent: what the others give is taken all the same.
+            lag = await self._reader.lag(connection)
+        except BusUnavailableError as error:
+            # Some partitions may be unavailable while messages of the others are consumed.
             log.warning("lag_unknown", consumer=self._name, detail=str(error))
-            await cursors.be_here(connection, self._name, self._about)
+            await groups.heartbeat(connection, self._name, self._aggregate_types, None)
         else:
-            lags = None if behind is None else behind.lags
-            self._untold_losses += 0 if behind is None else behind.lost
-            await cursors.be_seen(connection, self._name, self._about, lags)
-        self._seen_due_s = time.monotonic() + SEEN_EVERY_S
-        if self._untold_losses:
-            await self._tell_of_losses(connection)
+            self._unreported_losses += lag.lost
+            await groups.heartbeat(connection, self._name, self._aggregate_types, lag.by_type)
+        self._heartbeat_due_s = time.monotonic() + HEARTBEAT_S
+        if self._unreported_losses:
+            await self._report_losses(connection)
 
-    async def _tell_of_losses(self, connection: Connection) -> None:
-        number = self._untold_losses
-        details = notices.clean({"consumer": self._name, "messages": number})
-        notice = Notice(NoticeKind.BUS_LOSS, datetime.now(UTC), details=details)
-        await notices.add(connection, self._told_to, notice)
-        log.error("messages_gone_untaken", consumer=self._name, count=number)
+    async def _report_losses(self, connection: Connection) -> None:
+        number = self._unreported_losses
+        details = clean({"consumer": self._name, "messages": number})
+        notification = Notification(NotificationKind.BUS_LOSS, datetime.now(UTC), details=details)
+        await notifications_store.add(connection, self._routes, notification)
+        log.error("messages_lost", consumer=self._name, count=number)
         telemetry.bound(telemetry.BUS_LOST, self._name).inc(number)
-        self._untold_losses = 0
+        self._unreported_losses = 0
 
-    async def _look_for_retries(self) -> None:
-        """Take dead letters for a moment; what is new must not wait for all of them."""
-        begun_s = time.monotonic()
-        if begun_s < self._look_due_s:
+    async def _consume_retries(self) -> None:
+        """Consume retried dead letters for a moment; new messages must not wait for all of them."""
+        started_s = time.monotonic()
+        if started_s < self._retry_due_s:
             return
-        self._look_due_s = begun_s + LOOK_EVERY_S
-        while not self._stop_asked.is_set() and await self.retry_once():
-            if time.monotonic() > begun_s + LOOK_S:
-                self._look_due_s = 0.0
+        self._retry_due_s = started_s + RETRY_POLL_S
+        while not self.is_finishing and await self.retry_once():
+            if time.monotonic() > started_s + RETRY_FOR_S:
+                self._retry_due_s = 0.0
                 return
 
     def _is_away(self, error: Exception) -> bool:
-        return isinstance(error, BusAwayError) or is_away(error, self._connection)
+        return isinstance(error, BusUnavailableError) or is_away(error, self._connection)
 
-    async def _connected(self) -> Connection:
+    async def _connect(self) -> Connection:
         if self._connection is None or self._connection.is_closed():
             self._connection = await self._database.dedicated()
-            await cursors.appear(self._connection, self._name, self._about)
+            await groups.register(self._connection, self._name, self._aggregate_types)
         return self._connection
 
-    def _let_go(self) -> None:
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()
 
-    async def _pause(self, pause_s: float) -> None:
-        """Wait, unless asked to stop."""
-        await comes_within(self._stop_asked, pause_s)
 
-
-def _named(message: Message) -> dict[str, str]:
-    """Which message it is, for the log."""
+def _log_fields(message: Message) -> dict[str, str]:
     return {"event_id": str(message.id), "type": message.type, "key": message.key}

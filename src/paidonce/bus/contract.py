@@ -1,86 +1,107 @@
-"""What a bus is: a place that messages are put into, and one reader for each group of consumers."""
+"""What a bus provides: publishing, and a reader for each consumer group."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from paidonce.bus.messages import Message
-from paidonce.store.queries import Connection
+from paidonce.bus.model import Message
+from paidonce.db.queries import Connection
+from paidonce.errors import ConfigurationError
+from paidonce.settings import BusSettings
 
-Take = Callable[[Connection, Sequence[Message]], Awaitable[None]]
-"""Writes the effect of some messages, none of which the group has taken before, in the transaction
-that is open. Raises MessageRefusedError for what cannot be taken however often it comes."""
+Consume = Callable[[Connection, Sequence[Message]], Awaitable[None]]
+"""Writes the effect of messages that the group has not consumed before, in the open transaction.
+Raises InvalidMessageError for a message that can never be consumed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
-    """How far a group is behind on a bus that the database knows nothing of."""
+class Lag:
+    """How far a group is behind. Empty if the database counts it."""
 
-    lags: Mapping[str, int]
-    """Of each kind of thing, how many messages are published and not yet taken."""
-    lost: int
-    """How many were gone before they were taken, and were not told of yet."""
+    by_type: Mapping[str, int]
+    """Published messages that are not consumed, by aggregate type."""
+    lost: int = 0
+    """Messages that were deleted before the group consumed them, since the last call."""
 
 
 class Reader(Protocol):
-    """What one group of consumers reads. Messages with one key come in their order.
+    """Reads messages for one consumer group. Messages with the same key arrive in order.
 
-    Messages are waited for, fetched in a transaction, their effect is written together with
-    `settle`, that is committed, and then they are acknowledged. Where any of it fails, `rewind`,
-    and the same messages come again.
+    The consumer waits for messages, fetches them in a transaction, writes their effect, calls
+    `advance`, commits, and then calls `acknowledge`. If any of it fails, it calls `rewind`, and the
+    same messages are delivered again.
     """
 
     async def wait(self, connection: Connection, limit: int) -> bool:
-        """Whether there is something to fetch, if need be after a moment. In no transaction."""
+        """Whether there are messages to fetch; may wait a moment. Outside a transaction."""
         ...
 
     async def fetch(self, connection: Connection, limit: int) -> Sequence[Message]:
-        """The next messages, in the transaction that will take them; others may have been first."""
+        """The next messages; none if another process of the group was first."""
         ...
 
-    async def settle(self, connection: Connection) -> None:
-        """Remember in this transaction, where the bus can, that what was fetched is taken."""
+    async def advance(self, connection: Connection) -> None:
+        """Record in this transaction that the fetched messages are consumed, if the bus can."""
         ...
 
     async def acknowledge(self) -> None:
-        """The transaction is committed: do not send what was fetched again."""
+        """The transaction is committed: do not deliver the fetched messages again."""
         ...
 
     async def rewind(self) -> None:
-        """What was fetched was not taken: send it again."""
+        """The transaction failed: deliver the fetched messages again."""
         ...
 
-    async def bury(
+    async def dead_letter(
         self, connection: Connection, message: Message, error: str, attempts: int
     ) -> None:
-        """Put a message that cannot be taken where the bus itself keeps such, if it does.
+        """Copy a dead letter to the bus, if the bus has a place for it.
 
-        The consumer has written it to the table `bus_dead_letters`, whichever bus it is.
+        The table `bus_dead_letters` has it in any case.
         """
         ...
 
-    async def behind(self, connection: Connection) -> Behind | None:
-        """How far the group is behind. None if the database tells, from the cursors it keeps."""
+    async def lag(self, connection: Connection) -> Lag:
+        """How far the group is behind. Raises BusUnavailableError."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Bus(Protocol):
-    """Where the relay puts messages, and where readers come from."""
+    """Publishes messages, and creates readers."""
 
-    is_the_outbox: bool
-    """Whether messages stay where they were written, and the relay's mark alone publishes them."""
+    is_outbox: bool
+    """Whether consumers read the outbox itself: a message is published when it is marked so."""
 
     async def publish(self, messages: Sequence[Message]) -> None:
-        """Return when all of them are safe, each key's in its order.
+        """Return when all messages are stored safely, in order for each key.
 
-        Raises BusAwayError, and then any part of them may have been published.
+        Raises BusUnavailableError; then any part of them may have been published.
         """
         ...
 
-    def reader(self, group: str, about: Collection[str]) -> Reader:
-        """A reader of what is about these things, such as `wallet-payment`."""
+    def reader(self, group: str, aggregate_types: Collection[str]) -> Reader:
+        """A reader of messages of these aggregate types, such as `wallet-payment`."""
         ...
 
     async def close(self) -> None: ...
+
+
+def open_bus(settings: BusSettings) -> Bus:
+    """The configured bus, not connected yet. Raises ConfigurationError."""
+    if not settings.is_kafka:
+        from paidonce.bus.postgres import PostgresBus
+
+        return PostgresBus()
+    try:
+        from paidonce.bus.kafka.bus import KafkaBus
+        from paidonce.bus.kafka.options import kafka_options
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "confluent_kafka":
+            raise
+        raise ConfigurationError(
+            f"bus.url = {settings.url!r}: the Kafka client is not installed; "
+            "pip install 'paidonce[kafka]'"
+        ) from None
+    return KafkaBus(kafka_options(settings))

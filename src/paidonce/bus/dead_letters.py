@@ -1,99 +1,198 @@
-"""What a group could not take: buried, told to people, and given to the group again if they ask."""
+"""Dead letters: messages that a consumer group could not consume, and their retries (BUS-1)."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from paidonce import telemetry
-from paidonce.bus.blame import MAX_RERUNS, Failure
-from paidonce.bus.contract import Reader, Take
-from paidonce.bus.messages import Message
-from paidonce.domain.notices import NoticeKind
-from paidonce.errors import MessageRefusedError
-from paidonce.store import dead_messages, notices
-from paidonce.store.db import Trouble, is_away, trouble
-from paidonce.store.dead_messages import Retried
-from paidonce.store.notices import Notice, Telling
-from paidonce.store.queries import Connection
+from paidonce.bus.bisect import MAX_RERUNS, MessageFailure
+from paidonce.bus.contract import Consume, Reader
+from paidonce.bus.model import BusDeadLetter, BusDeadLetterFilter, BusDeadLetterQuery, Message
+from paidonce.bus.outbox import MAX_COUNTED
+from paidonce.core.notifications import NotificationKind
+from paidonce.db.pool import Trouble, is_away, trouble
+from paidonce.db.queries import Connection, load_queries
+from paidonce.errors import InvalidMessageError
+from paidonce.notifications import store as notifications_store
+from paidonce.notifications.model import Notification, Routes, clean, clean_text
 from paidonce.telemetry import logger
 
 log = logger(__name__)
 
+QUERIES: Final = load_queries(__file__)
+_LIST_OPEN: Final = QUERIES["list_dead_letters"].without("discarded")
+_LIST_DISCARDED: Final = QUERIES["list_dead_letters"].without("open")
+_LOCK: Final = QUERIES["lock_dead_letters"]
+_LOCK_RETRIED_TOO: Final = _LOCK.without("unretried")
 
-class DeadLetters:
-    """Those of one group."""
 
-    def __init__(self, group: str, told_to: Telling) -> None:
+async def add(
+    connection: Connection, consumer: str, message: Message, error: str, attempts: int
+) -> None:
+    """Store a dead letter, in the caller's transaction."""
+    await QUERIES["add_dead_letter"].run(
+        connection,
+        consumer=consumer,
+        event_id=message.id,
+        topic=message.topic,
+        key=message.key,
+        type=message.type,
+        version=message.version,
+        time=message.time,
+        body=message.body,
+        error=error,
+        attempts=attempts,
+    )
+
+
+async def search(connection: Connection, query: BusDeadLetterQuery) -> list[BusDeadLetter]:
+    """A page of dead letters, and one more if there is one."""
+    sql = _LIST_DISCARDED if query.discarded else _LIST_OPEN
+    values = query.model_dump(exclude={"discarded"}) | {"limit": query.limit + 1}
+    return [BusDeadLetter(**row) for row in await sql.rows(connection, **values)]
+
+
+async def lock(
+    connection: Connection,
+    filter_: BusDeadLetterFilter,
+    *,
+    with_retried: bool,
+    after: int,
+    limit: int,
+) -> list[int]:
+    """Lock open dead letters that match and that nobody else holds, oldest first; returns ids."""
+    sql = _LOCK_RETRIED_TOO if with_retried else _LOCK
+    rows = await sql.rows(connection, **filter_.model_dump(), after=after, limit=limit)
+    return [row["id"] for row in rows]
+
+
+async def count(
+    connection: Connection, filter_: BusDeadLetterFilter, *, with_retried: bool, limit: int
+) -> int:
+    """The number of open dead letters that match, up to a limit."""
+    sql = (_LOCK_RETRIED_TOO if with_retried else _LOCK).without("locks")
+    return len(await sql.rows(connection, **filter_.model_dump(), after=0, limit=limit))
+
+
+async def retry(connection: Connection, ids: Sequence[int]) -> list[BusDeadLetter]:
+    """Let the groups receive these again; returns those that are still open."""
+    rows = await QUERIES["retry_dead_letters"].rows(connection, ids=ids)
+    return [BusDeadLetter(**row) for row in rows]
+
+
+async def discard(
+    connection: Connection, ids: Sequence[int], *, actor: str, reason: str
+) -> list[BusDeadLetter]:
+    """Discard these; returns those that were still open."""
+    rows = await QUERIES["discard_dead_letters"].rows(
+        connection, ids=ids, actor=actor, reason=reason
+    )
+    return [BusDeadLetter(**row) for row in rows]
+
+
+async def why_closed(connection: Connection, letter_id: int) -> str | None:
+    """How a dead letter was closed, for an error message; None if it does not exist."""
+    row = await QUERIES["discarded_by"].row(connection, id=letter_id)
+    if row is None:
+        return None
+    return f"discarded by {row['discarded_by']}" if row["discarded_by"] else "consumed already"
+
+
+@dataclass(frozen=True, slots=True)
+class RetriedMessage:
+    """A dead letter that its group is to receive again."""
+
+    letter_id: int
+    message: Message
+
+
+async def next_retry(connection: Connection, consumer: str) -> RetriedMessage | None:
+    """Lock the next dead letter that the group is to receive again."""
+    row = await QUERIES["next_retry"].row(connection, consumer=consumer)
+    if row is None:
+        return None
+    fields = dict(row)
+    letter_id = fields.pop("id")
+    return RetriedMessage(letter_id, Message(id=fields.pop("event_id"), **fields))
+
+
+async def mark_consumed(connection: Connection, letter_id: int) -> None:
+    """Close a dead letter, in the transaction of its effect."""
+    await QUERIES["mark_consumed"].run(connection, id=letter_id)
+
+
+async def retry_failed(connection: Connection, letter_id: int, error: str) -> None:
+    """Record a failed retry; the dead letter waits for the next request."""
+    await QUERIES["retry_failed"].run(connection, id=letter_id, error=error)
+
+
+async def count_by_group(connection: Connection) -> dict[str, int]:
+    """The number of open dead letters of each group, up to MAX_COUNTED."""
+    rows = await QUERIES["count_dead_letters"].rows(connection, most=MAX_COUNTED)
+    return {row["consumer"]: row["number"] for row in rows}
+
+
+class DeadLetterQueue:
+    """The dead letters of one consumer group."""
+
+    def __init__(self, group: str, routes: Routes) -> None:
         self._group = group
-        self._told_to = told_to
+        self._routes = routes
         self._lost_races = 0
 
-    async def bury(
-        self, connection: Connection, reader: Reader, message: Message, failure: Failure
+    async def add(
+        self, connection: Connection, reader: Reader, message: Message, failure: MessageFailure
     ) -> None:
-        """Keep the message for a person, in the transaction that passes over it."""
-        await dead_messages.bury(
-            connection,
-            consumer=self._group,
-            event_id=message.id,
-            topic=message.topic,
-            key=message.key,
-            type_=message.type,
-            version=message.version,
-            time=message.time,
-            body=message.body,
-            error=failure.error,
-            attempts=failure.attempts,
+        """Store the message and notify, in the transaction that skips it."""
+        await add(connection, self._group, message, failure.error, failure.attempts)
+        await reader.dead_letter(connection, message, failure.error, failure.attempts)
+        details = clean(
+            {
+                "consumer": self._group,
+                "type": message.type,
+                "key": message.key,
+                "message": failure.error,
+            }
         )
-        await reader.bury(connection, message, failure.error, failure.attempts)
-        said = {"consumer": self._group, "type": message.type, "key": message.key}
-        details = notices.clean({**said, "message": failure.error})
-        notice = Notice(NoticeKind.BUS_DEAD_LETTER, datetime.now(UTC), details=details)
-        await notices.add(connection, self._told_to, notice)
+        notification = Notification(
+            NotificationKind.BUS_DEAD_LETTER, datetime.now(UTC), details=details
+        )
+        await notifications_store.add(connection, self._routes, notification)
 
-    async def retry_once(self, connection: Connection, take: Take) -> bool:
-        """Take one that an operator wants to be taken; returns whether more may be taken at once.
+    async def retry_once(self, connection: Connection, consume: Consume) -> bool:
+        """Consume one dead letter that an operator retries; returns whether more may follow.
 
-        It is out of its order: what came after it has been taken long ago.
+        It is out of order: later messages with its key were consumed before.
         """
-        letter = None
+        found = None
         try:
             async with connection.transaction():
-                letter = await dead_messages.next_retried(connection, self._group)
-                if letter is None:
+                found = await next_retry(connection, self._group)
+                if found is None:
                     return False
-                await take(connection, [_message_of(letter)])
-                await dead_messages.taken(connection, letter.id)
+                await consume(connection, [found.message])
+                await mark_consumed(connection, found.letter_id)
         except Exception as error:
-            if letter is None or is_away(error, connection):
+            if found is None or is_away(error, connection):
                 raise
-            return await self._fail(connection, letter, error)
+            return await self._fail(connection, found.letter_id, error)
         self._lost_races = 0
-        telemetry.bound(telemetry.TAKEN, self._group).inc()
+        telemetry.bound(telemetry.BUS_CONSUMED, self._group).inc()
         return True
 
-    async def _fail(self, connection: Connection, letter: Retried, error: Exception) -> bool:
-        """Leave it for the next look if somebody else was first, else to a person."""
+    async def _fail(self, connection: Connection, letter_id: int, error: Exception) -> bool:
+        """Try again later after a lost race; record every other failure."""
         if trouble(error) is Trouble.RERUN and self._lost_races < MAX_RERUNS:
             self._lost_races += 1
             return False
         self._lost_races = 0
-        log.warning("dead_letter_failed_again", letter_id=letter.id, exc_info=error)
-        await dead_messages.failed_again(connection, letter.id, told(error))
+        log.warning("dead_letter_retry_failed", letter_id=letter_id, exc_info=error)
+        await retry_failed(connection, letter_id, error_text(error))
         return True
 
 
-def _message_of(letter: Retried) -> Message:
-    return Message(
-        id=letter.event_id,
-        topic=letter.topic,
-        key=letter.key,
-        type=letter.type,
-        version=letter.version,
-        time=letter.time,
-        body=letter.body,
-    )
-
-
-def told(error: Exception) -> str:
-    """What is kept of an error. Others' own words may hold what is in the message."""
-    refused = isinstance(error, MessageRefusedError)
-    return notices.shown(f"{error}" if refused else type(error).__name__)
+def error_text(error: Exception) -> str:
+    """The text to store for an error. Other errors' texts may quote the message."""
+    is_refused = isinstance(error, InvalidMessageError)
+    return clean_text(str(error) if is_refused else type(error).__name__)

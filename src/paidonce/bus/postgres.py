@@ -1,83 +1,68 @@
-"""The bus that needs nothing installed: PostgreSQL itself (BUS-1).
+"""PostgreSQL as the bus (BUS-1): consumers read the outbox.
 
-What is published is what the relay has given a position. A group has a cursor in each topic, which
-is moved in the transaction that takes the messages: what is taken is never sent again.
+The relay publishes a message by assigning it a position. A group has a cursor in each topic, which
+moves in the transaction that consumes the messages: a consumed message is never delivered again.
 """
 
 from collections.abc import Collection, Sequence
 
-from paidonce.bus.contract import Behind
-from paidonce.bus.messages import Message, topic_of
-from paidonce.store import cursors, outbox
-from paidonce.store.outbox import Entry
-from paidonce.store.queries import Connection
+from paidonce.bus import groups, outbox
+from paidonce.bus.contract import Lag
+from paidonce.bus.model import Message
+from paidonce.db.queries import Connection
 
 
 class PostgresBus:
-    """Messages stay where they were written; readers follow their positions."""
+    """Messages stay in the outbox; readers follow their positions."""
 
-    is_the_outbox = True
+    is_outbox = True
 
     async def publish(self, messages: Sequence[Message]) -> None:
-        """Nothing is to be done: the relay's mark, which gives a position, is what publishes."""
+        """Nothing to do: the relay publishes by marking."""
 
-    def reader(self, group: str, about: Collection[str]) -> "PostgresReader":
-        """A reader of these topics. Of a group's processes one at a time reads each."""
-        return PostgresReader(group, about)
+    def reader(self, group: str, aggregate_types: Collection[str]) -> "PostgresReader":
+        """A reader. One process of a group at a time reads each topic."""
+        return PostgresReader(group, aggregate_types)
 
     async def close(self) -> None: ...
 
 
 class PostgresReader:
-    """Reads after the cursors of a group."""
+    """Reads published messages after the cursors of a group."""
 
-    def __init__(self, group: str, about: Collection[str]) -> None:
+    def __init__(self, group: str, aggregate_types: Collection[str]) -> None:
         self._group = group
-        self._about = sorted(about)
-        self._read: dict[str, int] = {}
+        self._aggregate_types = sorted(aggregate_types)
+        self._positions: dict[str, int] = {}
 
     async def wait(self, connection: Connection, limit: int) -> bool:
-        """Only look: whoever locks a row writes, and nothing is to be written while all is idle."""
-        return await cursors.is_behind(connection, self._group, self._about)
+        """Look without a lock: locking rows writes, and an idle group must not write."""
+        return await groups.has_unread(connection, self._group, self._aggregate_types)
 
     async def fetch(self, connection: Connection, limit: int) -> Sequence[Message]:
-        """The next messages; none, too, while another process of the group reads."""
-        held = await cursors.lock(connection, self._group, self._about)
-        entries = await outbox.after(connection, held, limit) if held else []
-        self._read = {entry.about: entry.place for entry in entries}  # the last one of each counts
-        return [message_of(entry) for entry in entries]
+        """The next messages; none while another process of the group reads."""
+        cursors = await groups.lock_cursors(connection, self._group, self._aggregate_types)
+        entries = await outbox.published_after(connection, cursors, limit) if cursors else []
+        self._positions = {one.aggregate_type: one.position for one in entries}  # the last of each
+        return [one.message for one in entries]
 
-    async def settle(self, connection: Connection) -> None:
-        """Move the cursors past what was fetched."""
-        await cursors.advance(connection, self._group, self._read)
+    async def advance(self, connection: Connection) -> None:
+        """Move the cursors past the fetched messages."""
+        await groups.advance(connection, self._group, self._positions)
 
     async def acknowledge(self) -> None:
-        """The cursors are committed already."""
+        """Nothing to do: the cursors are committed."""
 
     async def rewind(self) -> None:
-        """The cursors were not moved."""
+        """Nothing to do: the cursors were not moved."""
 
-    async def bury(
+    async def dead_letter(
         self, connection: Connection, message: Message, error: str, attempts: int
     ) -> None:
-        """The table of dead letters is all that there is."""
+        """Nothing to do: the table has it."""
 
-    async def behind(self, connection: Connection) -> Behind | None:
-        """The database counts it."""
-        return None
+    async def lag(self, connection: Connection) -> Lag:
+        """Empty: the database counts it."""
+        return Lag({})
 
     async def close(self) -> None: ...
-
-
-def message_of(entry: Entry) -> Message:
-    """What stands in the outbox, as it travels."""
-    return Message(
-        id=entry.id,
-        topic=topic_of(entry.about),
-        key=entry.key,
-        type=entry.type,
-        version=entry.version,
-        time=entry.occurred_at,
-        body=entry.body,
-        published_at=entry.published_at,
-    )

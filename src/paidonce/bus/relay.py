@@ -1,129 +1,115 @@
 """Publishes the outbox: in order for each key, each message at least once (BUS-1).
 
-One relay at a time does it, by a lock of the very session that marks what is published: cut off, it
-can mark nothing any more. Killed between publishing and marking, its successor publishes the same
-again, which consumers know by the ids.
+One relay at a time does it, as leader: the connection that marks messages as published is fenced.
+When a relay is killed between publishing and marking, the next one publishes the same messages
+again; consumers recognise them by their ids.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from paidonce import telemetry
-from paidonce.awaiting import comes_within
+from paidonce.bus import outbox
 from paidonce.bus.contract import Bus
-from paidonce.bus.postgres import message_of
-from paidonce.bus.ring import Patience, Ring
-from paidonce.crashpoints import Point, passing
-from paidonce.errors import BusAwayError, DatabaseAwayError
-from paidonce.store import outbox
-from paidonce.store.db import Database
-from paidonce.store.locks import MAX_SILENCE_S, held_by_us
-from paidonce.store.queries import Connection
+from paidonce.db.pool import Database
+from paidonce.db.queries import Connection
+from paidonce.errors import BusUnavailableError
+from paidonce.runtime.backoff import Delays
+from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
+from paidonce.runtime.leader import Leader, Leadership
+from paidonce.runtime.service import POLLING, Service
+from paidonce.runtime.wakeup import Wakeup
 from paidonce.telemetry import logger
 
 log = logger(__name__)
 
-LOCK: Final = "relay"
+ROLE: Final = "relay"
 MAX_BATCH: Final = 1_000
-FOLLOWER_POLL_S: Final = 1.0
-"""How often a process looks whether the one that publishes is gone."""
+PUBLISH_TIMEOUT_S: Final = 60.0
 PAUSE_AFTER_FAILURE_S: Final = 0.5
 
 
-class Relay:
-    """Publishes what is in the outbox, batch by batch."""
+class Relay(Service):
+    """Publishes the outbox in batches, as long as this process leads."""
 
     def __init__(
         self,
         database: Database,
         bus: Bus,
         *,
-        ring: Ring | None = None,
+        leader: Leader | None = None,
+        wakeup: Wakeup | None = None,
         max_batch: int = MAX_BATCH,
     ) -> None:
-        self._database = database
+        super().__init__("relay")
         self._bus = bus
-        self._ring = ring or Ring()
-        self._ear = self._ring.ear()
+        self._leader = leader or Leader(database)
+        self._wakeup = wakeup or Wakeup()
+        self._listener = self._wakeup.listener()
         self._max_batch = max_batch
         self._limit = max_batch
-        self._patience = Patience()
-        self._stop_asked = asyncio.Event()
+        self._delays = Delays(POLLING)
+        self._require: Callable[[], None] = lambda: None
 
     async def run(self) -> None:
-        """Work until stopped: publish, or wait until whoever publishes is gone."""
-        while not self._stop_asked.is_set():
-            await self.follow()
-            await self._pause(FOLLOWER_POLL_S)
+        """Publish while this process leads; follow the leader otherwise."""
+        await self._leader.follow(ROLE, self, self._lead)
 
     def finish(self) -> None:
-        """Finish the batch in hand, and then stop."""
-        self._stop_asked.set()
-        self._ear.ring()
+        """Publish the current batch, and then stop."""
+        super().finish()
+        self._listener.wake()
 
-    async def follow(self) -> None:
-        """Be the one that publishes, as soon as nobody else is; until stopped or cut off."""
+    async def _lead(self, leadership: Leadership) -> None:
+        connection = await leadership.session()
+        self._require = leadership.require
         try:
-            connection = await self._database.dedicated(max_silence_s=MAX_SILENCE_S)
-        except DatabaseAwayError as error:
-            log.warning("relay_failed", error=type(error).__name__)
-            return
-        try:
-            while self._goes_on(connection):
-                await self._lead(connection)
-                await self._pause(FOLLOWER_POLL_S)
-        except Exception as error:
-            log.warning("relay_failed", exc_info=error)
+            while not self.is_finishing:
+                leadership.require()
+                await self._work(connection)
         finally:
             connection.terminate()
 
-    async def _lead(self, connection: Connection) -> None:
-        async with held_by_us(connection, LOCK) as is_ours:
-            while is_ours and self._goes_on(connection):
-                await self._work(connection)
-
-    def _goes_on(self, connection: Connection) -> bool:
-        return not self._stop_asked.is_set() and not connection.is_closed()
-
     async def run_once(self, connection: Connection) -> int:
-        """Publish one batch; returns how many messages it was. The lock has to be held.
+        """Publish one batch; returns how many messages it was. Only the leader may do it.
 
-        Raises BusAwayError.
+        Raises BusUnavailableError.
         """
-        places = await self._published(connection)
-        if not places:
+        positions = await self._publish(connection)
+        if not positions:
             return 0
-        passing(Point.PUBLISHED)
-        await outbox.mark_published(connection, places)
-        self._ring.ring()
-        telemetry.PUBLISHED.inc(len(places))
-        return len(places)
+        maybe_crash(CrashPoint.PUBLISHED)
+        await outbox.mark_published(connection, positions)
+        self._wakeup.wake()
+        telemetry.BUS_PUBLISHED.inc(len(positions))
+        return len(positions)
 
-    async def _published(self, connection: Connection) -> Sequence[int]:
-        """Give the bus what is next; returns where that stands in the outbox."""
-        if self._bus.is_the_outbox:
-            return await outbox.unpublished_places(connection, self._limit)
+    async def _publish(self, connection: Connection) -> Sequence[int]:
+        """Give the bus the next messages; returns their positions in the outbox."""
+        if self._bus.is_outbox:
+            return await outbox.unpublished_positions(connection, self._limit)
         entries = await outbox.unpublished(connection, self._limit)
         if entries:
-            passing(Point.RELAY_READ)
-            await self._bus.publish([message_of(entry) for entry in entries])
-        return [entry.place for entry in entries]
+            maybe_crash(CrashPoint.RELAY_READ)
+            self._require()  # the rows may have been read before this process was frozen
+            try:
+                async with asyncio.timeout(PUBLISH_TIMEOUT_S):
+                    await self._bus.publish([entry.message for entry in entries])
+            except TimeoutError:
+                raise BusUnavailableError(f"no answer for {PUBLISH_TIMEOUT_S:.0f} s") from None
+        return [entry.position for entry in entries]
 
     async def _work(self, connection: Connection) -> None:
         try:
             published = await self.run_once(connection)
-        except BusAwayError as error:
-            log.warning("bus_away", detail=str(error))
-            self._limit = max(self._limit // 2, 1)  # a slow bus may take a smaller one in its time
-            await self._pause(PAUSE_AFTER_FAILURE_S)
+        except BusUnavailableError as error:
+            log.warning("bus_unavailable", detail=str(error))
+            self._limit = max(self._limit // 2, 1)  # a slow bus may manage a smaller batch
+            await self.pause(PAUSE_AFTER_FAILURE_S)
             return
         self._limit = min(self._limit * 2, self._max_batch)
         if published:
-            self._patience.found()
+            self._delays.reset()
         else:
-            await self._ear.wait(self._patience.next_s())
-
-    async def _pause(self, pause_s: float) -> None:
-        """Wait, unless asked to stop."""
-        await comes_within(self._stop_asked, pause_s)
+            await self._listener.wait(self._delays.next_s())

@@ -1,33 +1,35 @@
-"""The command line: thin over `server` and `operations`.
+"""The command line.
 
-The server, the database and the gateways are imported by the commands that need them: importing
-them takes most of a second, and `paidonce --help` should not.
+Commands import the server, the database and the gateways when they run: importing them takes most
+of a second, and `paidonce --help` should not.
 """
 
 import sys
-from typing import Annotated, NoReturn
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from paidonce import __version__
-from paidonce.cli import (
-    bans,
-    bus,
-    dead_letters,
-    events,
-    keys,
-    listening,
-    notifying,
-    payments,
-    reconciling,
-    replays,
-    sending,
-    serving,
-    statistics,
-    wallet_payments,
-    wallets,
-)
-from paidonce.cli.terminal import exit_code, shown
+from paidonce.bus import cli as bus_cli
+from paidonce.cli import listen, send, serve
+from paidonce.events import cli as events_cli
+from paidonce.guard import cli as guard_cli
+from paidonce.keys import cli as keys_cli
+from paidonce.notifications import cli as notifications_cli
+from paidonce.payments import cli as payments_cli
+from paidonce.payouts import cli as payouts_cli
+from paidonce.reconciliation import cli as reconciliation_cli
+from paidonce.replay import cli as replay_cli
+from paidonce.settings import Settings
+from paidonce.statistics import cli as statistics_cli
+from paidonce.terminal.output import stdout
+from paidonce.terminal.session import exit_code, provide_services
+from paidonce.wallet import cli as wallet_cli
+
+if TYPE_CHECKING:
+    from paidonce.bootstrap.services import Services
 
 app = typer.Typer(
     name="paidonce",
@@ -35,11 +37,36 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-looking = (events, payments, wallets, wallet_payments, statistics, listening)
-mending = (dead_letters, replays, reconciling, bus)
-guarding = (bans, notifying, keys)
-for commands in (serving, sending, *looking, *mending, *guarding):
+
+for commands in (
+    serve,
+    send,
+    listen,
+    events_cli,
+    payments_cli,
+    wallet_cli,
+    payouts_cli,
+    statistics_cli,
+    replay_cli,
+    reconciliation_cli,
+    bus_cli,
+    guard_cli,
+    notifications_cli,
+    keys_cli,
+):
     commands.add_to(app)
+events_cli.commands.command("reprocess")(replay_cli.reprocess)
+
+
+@asynccontextmanager
+async def _open_services(settings: Settings, reconciles: bool) -> "AsyncIterator[Services]":
+    from paidonce.bootstrap.services import open_reconciliation, open_services
+
+    async with (open_reconciliation if reconciles else open_services)(settings) as services:
+        yield services
+
+
+provide_services(_open_services)
 
 
 def main() -> NoReturn:
@@ -47,9 +74,9 @@ def main() -> NoReturn:
     sys.exit(exit_code(app))
 
 
-def _tell_version(is_wanted: bool) -> None:
-    if is_wanted:
-        shown.print(__version__)
+def _print_version(is_given: bool) -> None:
+    if is_given:
+        stdout.print(__version__)
         raise typer.Exit
 
 
@@ -57,7 +84,9 @@ def _tell_version(is_wanted: bool) -> None:
 def _root(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version.", callback=_tell_version, is_eager=True),
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
-    """Options that every command may have before it; each is seen to by its own callback."""
+    """Options that come before every command."""

@@ -1,17 +1,17 @@
-"""The gateways that Paidonce can read, by name."""
+"""The registry of providers, and the providers of the configured sources."""
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Final
 
-from paidonce.domain.masking import is_secret_name
+from paidonce.core.masking import is_secret_name
 from paidonce.errors import ConfigurationError
-from paidonce.providers.contract import Provider, Setup
+from paidonce.providers.contract import Provider, ProviderConfig
 from paidonce.settings import Settings, SourceSettings, resolve_secret
 
-Configure = Callable[[Setup], Provider]
-"""Makes a provider from what a source's settings give it. Raises ConfigurationError."""
+Configure = Callable[[ProviderConfig], Provider]
+"""Builds the provider of a source. Raises ConfigurationError."""
 
 ENTRY_POINTS: Final = "paidonce.providers"
 
@@ -24,24 +24,24 @@ REGISTRY: Final = (
     "stripe",
     "tilda",
 )
-"""Each is a module here, imported for the first source that names it: some bring much along."""
+"""Each is a module here. It is imported when a source uses it, because some imports are slow."""
 
 
-def configured_providers(settings: Settings) -> dict[str, Provider]:
-    """Every source's provider, by the source's name. Raises ConfigurationError."""
+def load_providers(settings: Settings) -> dict[str, Provider]:
+    """Build the provider of each source, by the source's name. Raises ConfigurationError."""
     accepts_test = settings.environment != "production"
     providers = {
-        name: _configured(name, source, accepts_test) for name, source in settings.sources.items()
+        name: _load(name, source, accepts_test) for name, source in settings.sources.items()
     }
     if any(source.provider == "portone" for source in settings.sources.values()):
-        from paidonce.providers.portone import refuse_shared_stores
+        from paidonce.providers.portone.v2 import reject_shared_stores
 
-        refuse_shared_stores(providers)
+        reject_shared_stores(providers)
     return providers
 
 
-def configured_secrets(settings: Settings) -> list[str]:
-    """Every secret that a source has, by whatever setting. Raises ConfigurationError."""
+def load_source_secrets(settings: Settings) -> list[str]:
+    """Return every secret of every source, whatever its setting. Raises ConfigurationError."""
     return [
         resolve_secret(value, f"sources.{name}.{key}")
         for name, source in settings.sources.items()
@@ -57,7 +57,7 @@ def _secret_settings(source: SourceSettings) -> Iterator[tuple[str, str]]:
             yield option, value
 
 
-def _configured(name: str, source: SourceSettings, accepts_test: bool) -> Provider:
+def _load(name: str, source: SourceSettings, accepts_test: bool) -> Provider:
     key = f"sources.{name}"
     configure = _find(source.provider, key)
     secrets = tuple(
@@ -65,18 +65,18 @@ def _configured(name: str, source: SourceSettings, accepts_test: bool) -> Provid
         for index, secret in enumerate(source.secrets)
     )
     tolerance_s = source.tolerance_s if source.stale == "reject" else None
-    return configure(Setup(key, secrets, source.options, tolerance_s, accepts_test))
+    return configure(ProviderConfig(key, secrets, source.options, tolerance_s, accepts_test))
 
 
 def _find(provider: str, key: str) -> Configure:
     if provider in REGISTRY:
-        ours: Configure = import_module(f"{__name__}.{provider}").configure
-        return ours
-    others = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-    if provider not in others:
-        known = ", ".join(sorted({*REGISTRY, *others}))
+        builtin: Configure = import_module(f"{__name__}.{provider}").configure
+        return builtin
+    plugins = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    if provider not in plugins:
+        known = ", ".join(sorted({*REGISTRY, *plugins}))
         raise ConfigurationError(
             f"{key}.provider = {provider!r}: there is no such provider; known are {known}"
         )
-    configure: Configure = others[provider].load()
+    configure: Configure = plugins[provider].load()
     return configure

@@ -1,8 +1,8 @@
-"""What a provider is: one gateway's wire contract as three verbs without I/O.
+"""The provider contract: how Paidonce reads the deliveries of one gateway.
 
-*verify* says whether a delivery is authentic, *identify* which event it carries, *translate* what
-the event says. A provider reads the bytes as they arrived and does no I/O, not even where the
-gateway has to be asked what an event means: it says what to ask, and reads the replies (`Thin`).
+*verify* checks that a delivery is authentic, *identify* returns which event it carries, *translate*
+what the event means. A provider works on the bytes as they arrived and does no I/O. When the
+gateway has to be queried, it returns a generator of requests (`GatewayQuery`) that the caller runs.
 """
 
 from collections.abc import Callable, Collection, Generator, Mapping
@@ -15,23 +15,36 @@ from uuid import UUID
 
 import orjson
 
-from paidonce.domain.events import ExternalId, Ignored, PaymentEvent
-from paidonce.errors import ConfigurationError, GatewayUnreachableError, MalformedError
-from paidonce.providers.json_strict import parse_object
+from paidonce.core.events import ExternalId, Ignored, PaymentEvent
+from paidonce.core.money import known_currency
+from paidonce.errors import (
+    ConfigurationError,
+    GatewayUnreachableError,
+    InvalidMoneyError,
+    MalformedError,
+)
+from paidonce.providers.parsing import parse_form, parse_object
 from paidonce.settings import resolve_secret
 
 T = TypeVar("T")
+ResponseBody = tuple[str, bytes]
+"""Content type and body."""
+Webhook = tuple[dict[str, str], bytes]
+"""Headers and body."""
 
+JSON_TYPE: Final = "application/json"
+FORM_TYPE: Final = "application/x-www-form-urlencoded"
+COMMON_HEADERS: Final = ("content-type", "user-agent")
 DIGEST_SIZE: Final = 16
 FINGERPRINT_VERSION: Final = 1
 DEFAULT_TOLERANCE_S: Final = 300
 TEST_HEADER: Final = "paidonce-test"
-"""A delivery with this header is marked as test data, and refused in production."""
+"""Marks a delivery as test data; production rejects it."""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """One request as it arrived. Header names are in lower case."""
+    """One webhook request as it arrived, with header names in lower case."""
 
     headers: Mapping[str, str]
     body: bytes
@@ -39,54 +52,71 @@ class Delivery:
 
     @cached_property
     def json(self) -> dict[str, Any]:
-        """The body as a JSON object, strictly read, once. Raises MalformedError."""
+        """The body as a JSON object, parsed once. Raises MalformedError."""
         return parse_object(self.body)
 
-    def read(self, reader: Callable[["Delivery"], T]) -> T:
-        """What the reader makes of the delivery, made once for all the verbs of a provider."""
-        made: dict[object, T] = self.__dict__.setdefault("made", {})
-        known = made.get(reader)
-        if known is None:
-            known = made[reader] = reader(self)
-        return known
+    @cached_property
+    def form(self) -> dict[str, str]:
+        """The body as form fields, parsed once. Raises MalformedError."""
+        return parse_form(self.body)
+
+    @property
+    def is_form(self) -> bool:
+        """Whether the content type is that of a form."""
+        content_type = self.headers.get("content-type", JSON_TYPE)
+        return content_type != JSON_TYPE and content_type.lower().startswith(FORM_TYPE)
+
+    def parse_once(self, parser: Callable[["Delivery"], T]) -> T:
+        """Return what the parser makes of the delivery; a second call returns the same result."""
+        results: dict[object, T] = self.__dict__.setdefault("parsed", {})
+        result = results.get(parser)
+        if result is None:
+            result = results[parser] = parser(self)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
-    """What a source's settings give its provider."""
+class ProviderConfig:
+    """The settings of one source, for its provider. Its methods raise ConfigurationError."""
 
     key: str
-    """The settings key of the source, such as `sources.shop`, for errors to name."""
+    """The settings key of the source, such as `sources.shop`, for error messages."""
     secrets: tuple[str, ...] = ()
-    """As they are, no references any more."""
+    """The secrets themselves; references are already resolved."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The source's settings that are not every source's."""
+    """The settings that only this provider has."""
     tolerance_s: int | None = DEFAULT_TOLERANCE_S
-    """How far a delivery's own time may be from its arrival; None accepts any."""
+    """How far the signed time may be from the arrival; None accepts any."""
     accepts_test: bool = True
-    """Whether payments of the gateway's sandbox count; in production they are TEST_PAYMENT."""
+    """Whether payments of the gateway's test mode count; in production they are TEST_PAYMENT."""
 
-    def needed_secrets(self) -> tuple[str, ...]:
-        """The secrets: at least one, and none empty. Raises ConfigurationError."""
+    def require_secrets(self) -> tuple[str, ...]:
+        """Return the secrets: at least one, none empty."""
         if not self.secrets:
-            raise ConfigurationError(f'{self.key}.secrets: is needed, such as ["env:SHOP_SECRET"]')
+            raise ConfigurationError(f'{self.key}.secrets: is required, e.g. ["env:SHOP_SECRET"]')
         for index, secret in enumerate(self.secrets):
             if not secret.strip():
                 raise ConfigurationError(f"{self.key}.secrets[{index}]: the secret is empty")
         return self.secrets
 
-    def needed_text(self, option: str, example: str) -> str:
-        """A text option of the provider's own that has to be there. Raises ConfigurationError."""
+    def named_secrets(self) -> list[tuple[str, str]]:
+        """Return the secrets, stripped, each with its settings key."""
+        secrets = enumerate(self.require_secrets())
+        return [(f"{self.key}.secrets[{index}]", secret.strip()) for index, secret in secrets]
+
+    def require_text(self, option: str, example: str) -> str:
+        """Return a text option."""
         value = self.options.get(option)
         if not isinstance(value, str) or not value.strip():
-            raise ConfigurationError(f"{self.key}.{option}: is needed, such as {example!r}")
+            raise ConfigurationError(f"{self.key}.{option}: is required, e.g. {example!r}")
         return value.strip()
 
-    def secret_text(self, option: str) -> str | None:
-        """An option that may be a reference, `env:NAME` or `file:PATH`; None if not given.
+    def optional_text(self, option: str, example: str) -> str | None:
+        """Return a text option, None if it is not set; it may not be empty."""
+        return self.require_text(option, example) if option in self.options else None
 
-        Raises ConfigurationError when it is empty, or refers to nothing.
-        """
+    def optional_secret(self, option: str) -> str | None:
+        """Return a secret given as itself, `env:NAME` or `file:PATH`; None if it is not set."""
         value = self.options.get(option)
         if value is None:
             return None
@@ -94,33 +124,52 @@ class Setup:
             raise ConfigurationError(f"{self.key}.{option} (hidden): write it as text, in quotes")
         return resolve_secret(value, f"{self.key}.{option}")
 
-    def needed_secret_text(self, option: str, example: str) -> str:
-        """The same of one that has to be there."""
-        secret = self.secret_text(option)
+    def require_secret(self, option: str, example: str) -> str:
+        """Return a secret option."""
+        secret = self.optional_secret(option)
         if secret is None:
-            raise ConfigurationError(f"{self.key}.{option}: is needed, such as {example!r}")
+            raise ConfigurationError(f"{self.key}.{option}: is required, e.g. {example!r}")
         return secret
 
-    def needed_secret_texts(self, option: str, example: str) -> tuple[str, ...]:
-        """A list of such options: at least one, and none empty. Raises ConfigurationError."""
+    def require_secret_list(self, option: str, example: str) -> tuple[str, ...]:
+        """Return a list of secret options: at least one, none empty."""
         values = self.options.get(option)
         key = f"{self.key}.{option}"
         if not values:
-            raise ConfigurationError(f"{key}: is needed, such as {example}")
+            raise ConfigurationError(f"{key}: is required, e.g. {example}")
         if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
-            raise ConfigurationError(f"{key} (hidden): write a list of texts, such as {example}")
+            raise ConfigurationError(f"{key} (hidden): write a list of texts, e.g. {example}")
         return tuple(resolve_secret(one, f"{key}[{index}]") for index, one in enumerate(values))
 
     def choice(self, option: str, choices: tuple[str, ...]) -> str:
-        """One of some words, the first if nothing is said. Raises ConfigurationError."""
+        """Return one of the choices; the first is the default."""
         value = self.options.get(option, choices[0])
         if value not in choices:
-            known = ", ".join(f'"{one}"' for one in choices)
-            raise ConfigurationError(f"{self.key}.{option} = {value!r}: write one of {known}")
+            quoted = ", ".join(f'"{one}"' for one in choices)
+            raise ConfigurationError(f"{self.key}.{option} = {value!r}: write one of {quoted}")
         return str(value)
 
-    def refuse_options_but(self, known: Collection[str]) -> None:
-        """Raises ConfigurationError when there is an option that the provider does not have."""
+    def currency(self, default: str) -> str:
+        """Return the option `currency`, a code of ISO 4217."""
+        code = self.options.get("currency", default)
+        try:
+            return known_currency(str(code))
+        except InvalidMoneyError as error:
+            raise ConfigurationError(
+                f'{self.key}.currency = {code!r}: {error}; write a code such as "{default}"'
+            ) from None
+
+    def url(self, option: str, default: str) -> str:
+        """Return an http(s) address without a slash at its end."""
+        url = self.optional_text(option, default) or default
+        if not url.startswith(("https://", "http://")):
+            raise ConfigurationError(
+                f"{self.key}.{option} = {url!r}: write the whole address, e.g. {default!r}"
+            )
+        return url.rstrip("/")
+
+    def reject_unknown_options(self, known: Collection[str]) -> None:
+        """Reject options that the provider does not have."""
         for option in self.options:
             if option not in known:
                 others = ", ".join(sorted(known)) or "none"
@@ -131,10 +180,9 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which event a delivery carries, and a fingerprint of what it means.
+    """Which event a delivery carries, and a fingerprint of its meaning.
 
-    Two deliveries with one key are one event; if their fingerprints differ, they contradict each
-    other.
+    Deliveries with the same key are the same event; if their fingerprints differ, they conflict.
     """
 
     key: str
@@ -146,12 +194,12 @@ class Identity:
     amount: str | None = None  # as it was sent, for the log
     currency: str | None = None
     occurred_at: datetime | None = None
-    nonce: str | None = None  # to be used once; the same one with another meaning is a replay
+    nonce: str | None = None  # may be used once; with another meaning it is a replay
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A request to the gateway's query API. Its headers hold secrets: it is never logged."""
+class GatewayRequest:
+    """A request to the gateway's API. Never log it: its headers contain secrets."""
 
     method: Literal["GET", "POST"]
     url: str
@@ -160,63 +208,52 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """What the gateway answered to a call, whatever its status."""
+class GatewayResponse:
+    """The response of the gateway's API, with any status."""
 
     status: int
     body: bytes
 
     @property
     def json(self) -> dict[str, Any]:
-        """The body as a JSON object, strictly read. Raises GatewayUnreachableError."""
+        """The body as a JSON object. Raises GatewayUnreachableError."""
         try:
             return parse_object(self.body)
         except MalformedError as error:
-            raise GatewayUnreachableError(f"its reply cannot be read: {error}") from None
+            raise GatewayUnreachableError(f"the response cannot be read: {error}") from None
 
 
-Conversation = Generator[Call, Reply, PaymentEvent | Ignored]
-"""Calls, each answered by its reply, until it is known what an event says.
+GatewayQuery = Generator[GatewayRequest, GatewayResponse, T]
+"""Yields requests, is sent the response to each, and returns the result.
 
-Raises GatewayUnreachableError when the gateway cannot say (yet): it is asked again later, for days.
-Raises GatewayMismatchError when it contradicts the delivery. Whoever drives the conversation raises
-GatewayUnreachableError into it when a call gets no reply, or one with status 429 or 5xx.
+Raises GatewayUnreachableError when the gateway cannot answer yet (the query is retried later) and
+GatewayMismatchError when the gateway contradicts the delivery. The caller throws
+GatewayUnreachableError into it when a request gets no response, or one with status 429 or 5xx.
 """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Thin:
-    """An event that says only "look": what it means has to be asked of the gateway."""
+class LookupRequired:
+    """The event has no meaning of its own: the gateway has to be queried."""
 
-    ask: Callable[[], Conversation]
-
-
-Lookup = Generator[Call, Reply, PaymentEvent | None]
-"""Calls, each answered by its reply, until it is known where one payment stands; None if the
-gateway does not know it. Raises GatewayUnreachableError when it cannot say.
-"""
+    query: Callable[[], GatewayQuery[PaymentEvent | Ignored]]
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """A part of a gateway's statement: payments, each as a webhook of today would tell of it."""
+class StatementPage:
+    """A page of a gateway's statement: for each payment the event that a webhook would bring."""
 
     entries: tuple[PaymentEvent, ...]
     unreadable: int = 0
-    """How many more there are that cannot be read."""
-    follows: "Callable[[], PageTurn] | None" = None
-    """What reads on; None at the end."""
-
-
-PageTurn = Generator[Call, Reply, Page]
-"""Calls, each answered by its reply, until a page is read. Raises GatewayUnreachableError."""
+    """The number of payments on the page that cannot be read."""
+    next_page: "Callable[[], GatewayQuery[StatementPage]] | None" = None
 
 
 @dataclass(frozen=True, slots=True)
-class Confirmation:
-    """A question on whose answer the gateway waits: may this be charged for that order?
+class ConfirmationRequest:
+    """The gateway asks whether it may charge this amount for this order; 200 approves.
 
-    It is no event. Whoever answers 200 approves it.
+    It is not an event.
     """
 
     order: str
@@ -224,13 +261,12 @@ class Confirmation:
     currency: str
 
 
-Meaning = PaymentEvent | Ignored | Thin | Confirmation
-"""What a delivery can turn out to say."""
+Translation = PaymentEvent | Ignored | LookupRequired | ConfirmationRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """A test webhook to be made: what it should say."""
+class SampleEvent:
+    """What a test webhook has to contain."""
 
     payment_id: str
     amount: str
@@ -244,98 +280,102 @@ class Sample:
 
 
 class Provider(Protocol):
-    """One configured source's way of reading its gateway. Providers derive from it."""
+    """Reads the deliveries of one configured source. Providers derive from it."""
 
     name: ClassVar[str]
     content_types: ClassVar[frozenset[str]]
+    evidence_header_names: ClassVar[Collection[str]] = COMMON_HEADERS
+    """The headers to store beside the raw body: those that the three verbs read, and no secret."""
     is_signed: ClassVar[bool] = True
-    """Whether `verify` proves anything. What is not signed can be sent by anybody."""
-    retries_refused: ClassVar[bool] = True
-    """Whether the gateway sends again what was answered 4xx; else it is told 503 to make it."""
+    """Whether `verify` proves anything. Anybody can send an unsigned delivery."""
+    retries_rejected: ClassVar[bool] = True
+    """Whether the gateway retries after a 4xx; if not, it gets a 503 where a retry is wanted."""
     links_by_email: ClassVar[bool] = False
-    """Whether sources of this provider link by e-mail unless they say otherwise."""
-    composes_for_itself: ClassVar[bool] = False
-    """Whether only the process that composed a test webhook takes it for authentic."""
-
-    def pong(self, body: bytes) -> tuple[str, bytes] | None:
-        """Content type and body of the answer to a ping, which is no event; None to all else."""
-        return None
+    """The default of the source's setting `link_by_email`."""
+    samples_are_process_local: ClassVar[bool] = False
+    """Whether a test webhook is authentic only in the process that built it."""
 
     def verify(self, delivery: Delivery) -> None:
-        """Raises InvalidSignatureError unless the delivery comes from the gateway.
+        """Raise InvalidSignatureError unless the delivery comes from the gateway.
 
-        Raises TimestampExpiredError when it does, but at a time too far from its arrival.
+        Raises TimestampExpiredError when it does, but its signed time is too far from the arrival.
         """
 
     def identify(self, delivery: Delivery) -> Identity:
-        """Which event this is. Raises MalformedError."""
+        """Return which event this is. Raises MalformedError."""
 
-    def translate(self, delivery: Delivery) -> Meaning:
-        """What the event says. Raises MalformedError."""
+    def translate(self, delivery: Delivery) -> Translation:
+        """Return what the event means. Raises MalformedError."""
 
     def signature_method(self, delivery: Delivery) -> str:
-        """How the delivery proves, or claims, where it comes from. For the statistics."""
+        """Return how the delivery is authenticated, or claims to be. For the statistics."""
+        return "hmac-sha256"
 
-    def evidence(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """The headers to keep beside the raw bytes: those that the verbs need, and no secret."""
+    def evidence_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Return the headers to store beside the raw body."""
+        return {name: headers[name] for name in self.evidence_header_names if name in headers}
 
-    def acknowledge(self, status: str, event_id: UUID, delivery: Delivery) -> tuple[str, bytes]:
-        """Content type and body of the answer to a delivery that was accepted."""
-        return json_acknowledgement(status, event_id)
+    def answer_ping(self, body: bytes) -> ResponseBody | None:
+        """Return content type and body of the answer to a ping; None if this is not a ping."""
+        return None
 
-    def refuse(self, code: str, detail: str) -> tuple[str, bytes] | None:
-        """Content type and body of the answer to a delivery that was not accepted.
+    def success_response(self, status: str, event_id: UUID, delivery: Delivery) -> ResponseBody:
+        """Return content type and body of the answer to an accepted delivery."""
+        return json_success(status, event_id)
 
-        None where the gateway dictates none: then it is told what went wrong (RFC 9457).
+    def error_response(self, code: str, detail: str) -> ResponseBody | None:
+        """Return content type and body of the answer to a rejected delivery.
+
+        None where the gateway prescribes nothing; then it gets problem details (RFC 9457).
         """
         return None
 
-    def compose(self, sample: Sample) -> tuple[dict[str, str], bytes]:
-        """Headers and body of an authentic delivery that says what the sample asks for.
+    def build_sample(self, sample: SampleEvent) -> Webhook:
+        """Return headers and body of an authentic test webhook.
 
-        Its status is one of `samples.WORDS`, or the gateway's own word. Raises InvalidRequestError
-        when the gateway has no such event, ConfigurationError when none can be signed here.
+        Its status is one of `samples.STATUSES` or the gateway's own word. Raises
+        InvalidRequestError when the gateway has no such event, ConfigurationError when this source
+        cannot sign one.
         """
 
-    def usual_currency(self) -> str | None:
-        """In what the gateway pays where nothing else is said, for test webhooks."""
+    def default_currency(self) -> str | None:
+        """Return the usual currency of the gateway, for test webhooks."""
         return None
 
-    def books(self) -> "Books | None":
-        """The gateway's own books, to be reconciled with; None where it shows none."""
+    def statement_api(self) -> "StatementApi | None":
+        """Return the gateway's statements, for reconciliation; None where it has none."""
         return None
 
 
-class Books(Protocol):
-    """What a gateway knows of all its payments. No I/O here either: it says what to ask."""
+class StatementApi(Protocol):
+    """The payments that a gateway knows of. It does no I/O either."""
 
-    def statement(self, since: datetime, until: datetime) -> PageTurn:
-        """The first page of all payments that came to have money, or to give it back, then.
+    def statement(self, since: datetime, until: datetime) -> GatewayQuery[StatementPage]:
+        """Read the first page of the payments that received or returned money in this time.
 
-        A payment may be told more than once. Those that would not count here are left out.
+        A payment may appear more than once. Payments that do not count here are left out.
         """
 
-    def look_up(self, ids: Collection[ExternalId]) -> Lookup:
-        """Where the payment with these ids stands."""
+    def look_up(self, ids: Collection[ExternalId]) -> GatewayQuery[PaymentEvent | None]:
+        """Read the current state of one payment; None if the gateway does not know it."""
 
-    def notice_of(self, entry: PaymentEvent) -> tuple[dict[str, str], bytes]:
-        """Headers and body of what the gateway could have sent to say "look at this payment".
+    def build_webhook(self, entry: PaymentEvent) -> Webhook:
+        """Return headers and body of a webhook that announces the payment, for a missed one.
 
-        It proves nothing, and is no forgery: it is not signed. `identify` and `translate` read it.
+        It is not signed, so `verify` rejects it; `identify` and `translate` read it.
         """
 
 
-def json_acknowledgement(status: str, event_id: UUID) -> tuple[str, bytes]:
-    """The answer of gateways that dictate none."""
-    said = {"status": status, "event_id": event_id}
-    return "application/json", orjson.dumps(said, default=str)
+def json_success(status: str, event_id: UUID) -> ResponseBody:
+    """Return the answer to an accepted delivery where the gateway prescribes none."""
+    return JSON_TYPE, orjson.dumps({"status": status, "event_id": event_id}, default=str)
 
 
 def key_digest(key: str) -> bytes:
-    """An event's key as the database keeps it."""
+    """Digest an event's key, as it is stored."""
     return blake2b(key.encode(), digest_size=DIGEST_SIZE).digest()
 
 
 def fingerprint(*parts: object) -> bytes:
-    """A digest of what an event means, from its canonical fields."""
+    """Digest the canonical fields of an event."""
     return blake2b(orjson.dumps(parts, default=str), digest_size=DIGEST_SIZE).digest()

@@ -1,4 +1,4 @@
-"""Signatures that several gateways share, and the time that is signed with them."""
+"""HMAC signatures and signed timestamps."""
 
 import base64
 import hmac
@@ -10,30 +10,25 @@ from hashlib import sha256
 from paidonce.errors import TimestampExpiredError
 
 
-def hmac_sha256(secret: bytes, content: bytes) -> bytes:
-    """The HMAC-SHA256."""
-    return hmac.digest(secret, content, sha256)
-
-
 def hmac_sha256_hex(secret: bytes, content: bytes) -> bytes:
-    """The lower-case hex HMAC-SHA256, in ASCII."""
+    """Return the HMAC-SHA256 as lower-case hex, in ASCII."""
     return hexlify(hmac.digest(secret, content, sha256))
 
 
 def any_matches(given: str, expected: Iterable[bytes]) -> bool:
-    """Whether what is given equals one of those expected, in time that tells nothing.
+    """Compare a value with each expected one in constant time.
 
-    Compared as bytes, because a header may hold letters that comparing text would refuse.
+    Compares bytes, because `compare_digest` rejects non-ASCII text, which a header may contain.
     """
-    offered = given.encode("utf-8", "surrogatepass")
+    given_bytes = given.encode("utf-8", "surrogatepass")
     found = False
     for one in expected:
-        found |= hmac.compare_digest(offered, one)
+        found |= hmac.compare_digest(given_bytes, one)
     return found
 
 
-def exact_base64(text: str) -> bytes | None:
-    """The bytes, if this is the one way to write them."""
+def decode_base64(text: str) -> bytes | None:
+    """Decode canonical base64; None for anything else."""
     try:
         value = base64.b64decode(text.encode("ascii"), validate=True)
     except ValueError:
@@ -41,8 +36,8 @@ def exact_base64(text: str) -> bytes | None:
     return value if base64.b64encode(value).decode() == text else None
 
 
-def refuse_stale(signed_at_s: float, received_at: datetime, tolerance_s: int | None) -> None:
-    """Raises TimestampExpiredError when a signed time is too far from arrival, before or after."""
+def check_timestamp(signed_at_s: float, received_at: datetime, tolerance_s: int | None) -> None:
+    """Raise TimestampExpiredError when the signed time is too far before or after the arrival."""
     age_s = received_at.timestamp() - signed_at_s
     if tolerance_s is not None and abs(age_s) > tolerance_s:
         side = "before" if age_s > 0 else "after"

@@ -1,15 +1,14 @@
-"""Any sender that follows Standard Webhooks, or Svix, which it came from.
+"""Any sender that follows Standard Webhooks, or Svix, from which that standard comes.
 
 The headers `webhook-id`, `webhook-timestamp` and `webhook-signature` (or the same with `svix-`)
 sign `id.timestamp.body`: `v1` with HMAC-SHA256 (secrets `whsec_…`), `v1a` with ed25519 (public keys
-`whpk_…`). The id stays the same when an event is sent again, and is its key; the time is that of
-the attempt. Bodies are
+`whpk_…`). The id is the event's key. Bodies are
 
     {"type": "payment.succeeded", "timestamp": "2026-11-15T10:00:00Z",
      "data": {"payment_id": "…", "order": "…"?, "amount": "990.00", "currency": "RUB",
               "email": "…"?, "plan_id": "…"?}}
 
-unless the settings describe others (`described.py`). On a refund the amount is all that was
+unless the settings describe others (`field_mapping.py`). The amount of a refund is the total
 refunded so far.
 
 https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md, v1.0.0,
@@ -21,28 +20,33 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 from uuid import uuid4
 
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from paidonce.domain.events import Ignored, PaymentEvent
 from paidonce.errors import ConfigurationError, InvalidSignatureError
-from paidonce.providers.contract import Delivery, Identity, Provider, Sample, Setup
-from paidonce.providers.described import (
-    Description,
-    Header,
-    Place,
-    described,
-    pointer,
+from paidonce.providers.contract import (
+    COMMON_HEADERS,
+    Delivery,
+    Identity,
+    ProviderConfig,
+    SampleEvent,
+    Webhook,
 )
-from paidonce.providers.fields import Said, identity, meaning
-from paidonce.providers.signing import exact_base64
+from paidonce.providers.field_mapping import (
+    FieldLocation,
+    HeaderField,
+    MappedProvider,
+    json_pointer,
+    load_mapping,
+)
+from paidonce.providers.fields import EventFields, build_identity, fields_fingerprint
+from paidonce.providers.public_keys import is_valid_signature
+from paidonce.providers.signing import decode_base64
 from paidonce.providers.standard_webhooks import (
     PARTS,
     Envelope,
-    decoded,
-    envelope,
-    sealed,
-    symmetric_secret,
+    decode_secret,
+    read_envelope,
+    signed_headers,
 )
 
 FAMILIES: Final = ("webhook", "svix")
@@ -54,107 +58,96 @@ TYPES: Final = {
     "payment.refunded": "refunded",
     "payment.pending": "pending",
 }
-PLACES: Final[Mapping[str, Place]] = {
-    "type": pointer("/type"),
-    "payment_id": pointer("/data/payment_id"),
-    "order": pointer("/data/order"),
-    "amount": pointer("/data/amount"),
-    "currency": pointer("/data/currency"),
-    "email": pointer("/data/email"),
-    "plan_id": pointer("/data/plan_id"),
-    "occurred_at": pointer("/timestamp"),
+LOCATIONS: Final[Mapping[str, FieldLocation]] = {
+    "type": json_pointer("/type"),
+    "occurred_at": json_pointer("/timestamp"),
+    **{
+        name: json_pointer(f"/data/{name}")
+        for name in ("payment_id", "order", "amount", "currency", "email", "plan_id")
+    },
 }
 
 _PUBLIC, _PRIVATE = "whpk_", "whsk_"
-_KEPT: Final = frozenset(
-    {"content-type", "user-agent"} | {f"{family}-{part}" for family in FAMILIES for part in PARTS}
+_HEADERS: Final = frozenset(
+    {*COMMON_HEADERS, *(f"{family}-{part}" for family in FAMILIES for part in PARTS)}
 )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Standard(Provider):
+class Standard(MappedProvider):
     """A source whose sender follows Standard Webhooks."""
 
     name: ClassVar = "standard"
-    content_types: ClassVar = frozenset({"application/json"})
     links_by_email: ClassVar = True
 
     secrets: tuple[bytes, ...] = field(repr=False)
     public_keys: tuple[Ed25519PublicKey, ...]
-    description: Description
-    tolerance_s: int | None
-    kept_headers: frozenset[str]
 
     def verify(self, delivery: Delivery) -> None:
-        given, body = envelope(delivery.headers, FAMILIES), delivery.body
-        if not (given.is_signed(body, self.secrets) or self._is_signed_by_key(given, body)):
+        envelope, body = read_envelope(delivery.headers, FAMILIES), delivery.body
+        if not (envelope.is_signed(body, self.secrets) or self._is_signed_by_key(envelope, body)):
             raise InvalidSignatureError("no signature matches the delivery")
-        given.check_age(delivery, self.tolerance_s)
+        envelope.check_age(delivery, self.tolerance_s)
 
     def identify(self, delivery: Delivery) -> Identity:
-        said = delivery.read(self.description.read)
-        digest = meaning(said)
-        key = self._key(said, digest, envelope(delivery.headers, FAMILIES).id)
-        if said.event_id is None:
-            said = said._replace(event_id=key)
-        return self.description.with_nonce(identity(said, key, digest), delivery)
-
-    def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
-        return self.description.event(delivery.read(self.description.read))
+        fields = delivery.parse_once(self.mapping.read)
+        digest = fields_fingerprint(fields)
+        key = self._key(fields, digest, read_envelope(delivery.headers, FAMILIES).id)
+        if fields.event_id is None:
+            fields = fields._replace(event_id=key)
+        return self.mapping.with_nonce(build_identity(fields, key, digest), delivery)
 
     def signature_method(self, delivery: Delivery) -> str:
-        given = " ".join(delivery.headers.get(f"{one}-signature", "") for one in FAMILIES)
-        return "ed25519" if self.public_keys and "v1a," in given else "hmac-sha256"
+        signatures = " ".join(delivery.headers.get(f"{one}-signature", "") for one in FAMILIES)
+        return "ed25519" if self.public_keys and "v1a," in signatures else "hmac-sha256"
 
-    def evidence(self, headers: Mapping[str, str]) -> dict[str, str]:
-        return {name: value for name, value in headers.items() if name in self.kept_headers}
-
-    def compose(self, sample: Sample) -> tuple[dict[str, str], bytes]:
+    def build_sample(self, sample: SampleEvent) -> Webhook:
         if not self.secrets:
-            raise ConfigurationError("a public key signs nothing: a test webhook needs a whsec_…")
-        body, headers = self.description.compose(sample)
-        event_id = sample.event_id or f"msg_{uuid4().hex}"
-        return headers | sealed(sample, event_id, body, self.secrets[0]), body
+            raise ConfigurationError("a public key cannot sign: a test webhook needs a whsec_…")
+        body, headers = self.mapping.build_sample(sample)
+        event_id, sent_at_s = sample.event_id or f"msg_{uuid4().hex}", sample.sent_at.timestamp()
+        return headers | signed_headers(event_id, sent_at_s, body, self.secrets[0]), body
 
-    def _key(self, said: Said, digest: bytes, signed_id: str) -> str:
-        if said.event_id is None:
+    def _key(self, fields: EventFields, digest: bytes, signed_id: str) -> str:
+        if fields.event_id is None:
             return signed_id
-        if isinstance(self.description.places["event_id"], Header):
-            # Nobody signed it: alone, it could be that of an event which is still to come.
-            return f"{said.event_id}:{digest.hex()}"
-        return said.event_id
+        if isinstance(self.mapping.locations["event_id"], HeaderField):
+            # It is not signed: alone, it could be the id of an event that has not arrived yet.
+            return f"{fields.event_id}:{digest.hex()}"
+        return fields.event_id
 
     def _is_signed_by_key(self, envelope: Envelope, body: bytes) -> bool:
         if not self.public_keys:
             return False
-        signed = envelope.signed(body)
-        given = [exact_base64(one) for one in envelope.of_version("v1a")]
+        content = envelope.signed_content(body)
+        signatures = [decode_base64(one) for one in envelope.of_version("v1a")]
         return any(
-            _verifies(key, one, signed)
-            for one in given
+            is_valid_signature(key, one, content)
+            for one in signatures
             if one is not None
             for key in self.public_keys
         )
 
 
-def configure(setup: Setup) -> Standard:
-    """A source from its settings. Raises ConfigurationError."""
-    setup.refuse_options_but({"fields", "types"})
+def configure(config: ProviderConfig) -> Standard:
+    """Build the provider of a source. Raises ConfigurationError."""
+    config.reject_unknown_options({"fields", "types"})
     secrets: list[bytes] = []
     public_keys: list[Ed25519PublicKey] = []
-    for index, secret in enumerate(setup.needed_secrets()):
-        key = f"{setup.key}.secrets[{index}]"
-        if secret.strip().startswith(_PUBLIC):
-            public_keys.append(_public_key(secret.strip(), key))
+    for key, secret in config.named_secrets():
+        if secret.startswith(_PRIVATE):
+            raise ConfigurationError(f"{key}: is a private key; give the public key, whpk_…")
+        if secret.startswith(_PUBLIC):
+            public_keys.append(_load_public_key(secret, key))
         else:
-            secrets.append(_secret(secret.strip(), key))
-    description = described(setup.key, _with_signed_id(setup.options), PLACES, TYPES)
-    kept = _KEPT | description.headers
-    return Standard(tuple(secrets), tuple(public_keys), description, setup.tolerance_s, kept)
+            secrets.append(decode_secret(secret, key, "whsec_… or whpk_…"))
+    mapping = load_mapping(config.key, _without_signed_id(config.options), LOCATIONS, TYPES)
+    kept = _HEADERS | mapping.headers
+    return Standard(mapping, config.tolerance_s, kept, tuple(secrets), tuple(public_keys))
 
 
-def _with_signed_id(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An event's id is the signed one unless it stands elsewhere; naming it changes nothing."""
+def _without_signed_id(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Drop `fields.event_id` if it names the signed id, which is the default."""
     fields = options.get("fields")
     if not isinstance(fields, Mapping) or "event_id" not in fields:
         return options
@@ -165,24 +158,8 @@ def _with_signed_id(options: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**options, "fields": others}
 
 
-def _verifies(key: Ed25519PublicKey, signature: bytes, signed: bytes) -> bool:
+def _load_public_key(secret: str, key: str) -> Ed25519PublicKey:
     try:
-        key.verify(signature, signed)
-    except InvalidSignature:
-        return False
-    return True
-
-
-def _secret(secret: str, key: str) -> bytes:
-    if secret.startswith(_PRIVATE):
-        raise ConfigurationError(f"{key}: is a private key; give the public one, whpk_…")
-    return symmetric_secret(secret, key, "whsec_… or whpk_…")
-
-
-def _public_key(secret: str, key: str) -> Ed25519PublicKey:
-    try:
-        return Ed25519PublicKey.from_public_bytes(
-            decoded(secret.removeprefix(_PUBLIC), key, "whpk_…")
-        )
+        return Ed25519PublicKey.from_public_bytes(decode_secret(secret, key, "whpk_…", _PUBLIC))
     except ValueError:
         raise ConfigurationError(f"{key}: is not an ed25519 public key of 32 bytes") from None

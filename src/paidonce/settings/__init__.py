@@ -4,13 +4,8 @@
 bad value and the remedy.
 """
 
-from paidonce.settings.reading import (
-    config_path,
-    load_settings,
-)
-from paidonce.settings.secrets import (
-    resolve_secret,
-)
+from paidonce.settings.reading import config_path, load_settings
+from paidonce.settings.secrets import resolve_secret
 from paidonce.settings.sections import (
     LONGEST_RESERVATION_S,
     METRICS_FOLDER,
@@ -18,7 +13,7 @@ from paidonce.settings.sections import (
     DatabaseSettings,
     LimitsSettings,
     NotificationSettings,
-    PaymentServiceSettings,
+    PayoutSettings,
     PlanSettings,
     RetentionSettings,
     Role,
@@ -36,7 +31,7 @@ __all__ = [
     "DatabaseSettings",
     "LimitsSettings",
     "NotificationSettings",
-    "PaymentServiceSettings",
+    "PayoutSettings",
     "PlanSettings",
     "RetentionSettings",
     "Role",

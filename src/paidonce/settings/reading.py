@@ -1,4 +1,4 @@
-"""Reads the settings, and says what is wrong with them."""
+"""Reads the settings, and explains mistakes in them."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from paidonce.settings.sections import Settings
 
 CONFIG_FILE: Final = "paidonce.toml"
 _HIDDEN: Final = ("secret", "password", "pepper", "key", "url", "storage", "smtp")
-_SHOWN: Final = ("retention.", "limits.keys")
+_SHOWN: Final = ("retention.", "limits.api_keys")
 
 
 def load_settings(config: Path | None = None, **flags: Any) -> Settings:
@@ -36,13 +36,13 @@ def load_settings(config: Path | None = None, **flags: Any) -> Settings:
         raise ConfigurationError(
             f"{variable} (hidden): lists and tables are given to variables as JSON"
         ) from None
-    except ValueError as error:  # TOML that cannot be read
+    except ValueError as error:  # invalid TOML
         raise ConfigurationError(f"{path or 'the environment'}: {error}") from None
     return settings
 
 
 def config_path(config: Path | None = None) -> Path | None:
-    """The file to read: the flag's, the environment's, or paidonce.toml here if there is one."""
+    """The file to read: from the flag, the environment, or ./paidonce.toml if it exists."""
     chosen = config or (Path(named) if (named := os.environ.get("PAIDONCE_CONFIG")) else None)
     if chosen is None:
         return Path(CONFIG_FILE) if Path(CONFIG_FILE).is_file() else None
@@ -60,7 +60,7 @@ _OTHER_VARIABLES: Final = {
 
 
 def _refuse_unknown_variables() -> None:
-    """A misspelt variable would be passed over in silence, and the default used in its place."""
+    """Reject misspelt variables, which would otherwise be ignored."""
     sections = {f"PAIDONCE_{name.upper()}" for name in Settings.model_fields}
     for variable in os.environ:
         if not variable.startswith("PAIDONCE_") or variable in _OTHER_VARIABLES:
@@ -77,14 +77,14 @@ def _explained(error: ValidationError) -> Iterator[str]:
     for one in error.errors():
         key = ".".join(str(part) for part in one["loc"])
         value = one.get("input")
-        is_told = one["type"] not in ("missing", "extra_forbidden")
-        shown = f" = {_shown(key, value, one['type'])}" if is_told else ""
+        is_shown = one["type"] not in ("missing", "extra_forbidden")
+        shown = f" = {_shown(key, value, one['type'])}" if is_shown else ""
         yield f"{key}{shown}: {_remedy(one['type'], one['msg'], value)}"
 
 
 def _remedy(kind: str, message: str, value: object) -> str:
     if kind == "extra_forbidden":
-        return "there is no such setting; remove it or mend its name"
+        return "there is no such setting; remove it or correct its name"
     if kind == "missing":
         return "is needed here"
     if kind == "string_type" and isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""Secrets, which need not stand in the settings themselves."""
+"""Secrets, which may be outside the settings."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from paidonce.errors import ConfigurationError
 def resolve_secret(reference: str, key: str) -> str:
     """The secret that a reference stands for: `env:NAME`, `file:PATH`, or the secret itself.
 
-    Raises ConfigurationError when it is missing or empty: an empty secret would be an open door.
+    Raises ConfigurationError if it is missing or empty: everybody could sign with it.
     """
     kind, _, name = reference.partition(":")
     if kind == "env":

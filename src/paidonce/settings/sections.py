@@ -1,4 +1,4 @@
-"""What can be set, section by section."""
+"""The sections of the settings."""
 
 import re
 from collections.abc import Mapping
@@ -24,28 +24,28 @@ from pydantic_settings import (
 
 SHORTEST_PAYLOADS_DAYS: Final = 31
 SHORTEST_PROCESSED_DAYS: Final = 8
-"""On Kafka a topic keeps messages for 7 days and a segment."""
+"""A Kafka topic keeps messages for 7 days and one segment."""
 LONGEST_HANDLER_S: Final = 25.0
-"""Less than a session may be idle in a transaction."""
+"""Less than the idle timeout of transactions."""
 LONGEST_RESERVATION_S: Final = 366 * 86_400
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable that names where processes that serve together keep what each of them counts.
+"""The variable with the folder in which processes that serve together keep their metrics.
 
-Prometheus' library reads it once, when it is imported: set it before `telemetry` is."""
+The Prometheus library reads it on import: set it before `telemetry` is imported."""
 _RATE: Final = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
 _KAFKA_URL: Final = re.compile(r"kafka://[^\s,@/:]+:\d{1,5}(,[^\s,@/:]+:\d{1,5})*")
 _SOURCE_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class Role(StrEnum):
-    """What a process does; any may be given to processes of their own."""
+    """What a process does. Roles may be divided over processes."""
 
-    WEB = "web"  # takes deliveries, answers operators
-    WORKER = "worker"  # settles what waits
-    RELAY = "relay"  # publishes what is to leave, and tells people
-    JANITOR = "janitor"  # keeps the tables small
-    PAYMENTS = "payments"  # pays out of wallets, where a gateway for that is configured
-    QUERY = "query"  # keeps what is shown of those payments
+    WEB = "web"  # receives deliveries, answers operators
+    WORKER = "worker"  # processes pending events
+    RELAY = "relay"  # publishes outbox messages, sends notifications
+    JANITOR = "janitor"  # maintains the tables
+    PAYMENTS = "payments"  # carries out payouts, if a gateway is configured
+    QUERY = "query"  # maintains the read model of payouts
 
 
 class _Section(BaseModel):
@@ -68,7 +68,7 @@ def _database_url(url: str) -> str:
 
 
 class DatabaseSettings(_Section):
-    """Where the data lives."""
+    """The database."""
 
     url: Annotated[str, AfterValidator(_database_url)] = "embedded"
     data_dir: Path = Path(".paidonce")
@@ -79,7 +79,7 @@ class DatabaseSettings(_Section):
 
 
 class ServerSettings(_Section):
-    """The door."""
+    """The HTTP server."""
 
     host: str = Field("127.0.0.1", min_length=1)
     port: int = Field(8000, ge=0, le=65535)
@@ -91,7 +91,7 @@ class ServerSettings(_Section):
 
 
 class SourceSettings(BaseModel):
-    """One configured instance of a provider. Keys that are not listed here are the provider's."""
+    """A configured instance of a provider. Other keys are options of the provider."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -101,18 +101,18 @@ class SourceSettings(BaseModel):
     link_by_email: bool | None = None
     stale: Literal["reject", "accept"] = "reject"
     allow: tuple[str, ...] = ()
-    ask_rate: float = Field(10.0, gt=0, le=1_000)
+    lookup_rate: float = Field(10.0, gt=0, le=1_000)
     reconcile_every_h: float = Field(0.0, ge=0, le=8_760)
     reconcile_days: float = Field(3.0, gt=0, le=90)
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """What the provider itself has to make sense of."""
+        """The options of the provider."""
         return self.model_extra or {}
 
 
 class PlanSettings(_Section):
-    """What is sold. Its price in major units, its duration in days or calendar months."""
+    """A plan: price in major units, duration in days or calendar months."""
 
     price: str
     currency: str
@@ -129,7 +129,7 @@ class PlanSettings(_Section):
 
 
 class RetrySettings(_Section):
-    """How often and how fast what failed for a moment is tried again."""
+    """How transient failures are retried."""
 
     attempts: int = Field(5, ge=1, le=100)
     initial_s: float = Field(1.0, gt=0, le=3600)
@@ -138,7 +138,7 @@ class RetrySettings(_Section):
 
 
 class RefundSettings(_Section):
-    """What becomes of what was paid for when all of the money went back, by the kind of order."""
+    """Whether a full refund reverses the effect, by the kind of order."""
 
     order: Literal["reverse", "keep"] = "reverse"
     subscription: Literal["reverse", "keep"] = "reverse"
@@ -147,7 +147,7 @@ class RefundSettings(_Section):
 
     @property
     def kept(self) -> list[str]:
-        """The kinds that keep what they were given."""
+        """The kinds whose effect is kept."""
         return [name for name in type(self).model_fields if getattr(self, name) == "keep"]
 
 
@@ -175,18 +175,18 @@ def _storage(value: str) -> str:
 
 
 class LimitsSettings(_Section):
-    """How many requests are taken, by address and by source; "" is no limit."""
+    """Rate limits by address and by source; "" is no limit."""
 
     unverified: Annotated[str, AfterValidator(_rate)] = "120/minute"
-    unverified_known: Annotated[str, AfterValidator(_rate)] = "1200/minute"
+    verified_senders: Annotated[str, AfterValidator(_rate)] = "1200/minute"
     per_address: Annotated[str, AfterValidator(_rate)] = ""
     per_source: Annotated[str, AfterValidator(_rate)] = ""
-    keys: Annotated[str, AfterValidator(_rate)] = "30/minute"
+    api_keys: Annotated[str, AfterValidator(_rate)] = "30/minute"
     storage: Annotated[str, AfterValidator(_storage)] = ""
 
 
 class SecuritySettings(_Section):
-    """Who is banned and for how long, and what the operators' keys are hashed with."""
+    """Bans, and the pepper of API keys."""
 
     ban_threshold: float = Field(200.0, ge=0, le=1_000_000)
     ban_half_life_minutes: float = Field(10.0, gt=0, le=100_000)
@@ -213,17 +213,17 @@ def _whole_months(days: int) -> int:
 def _longer_than_topics(days: int) -> int:
     if 0 < days < SHORTEST_PROCESSED_DAYS:
         raise ValueError(
-            "a message that is still in its topic would be taken again: "
+            "a message that is still in its topic would be consumed again: "
             f"give at least {SHORTEST_PROCESSED_DAYS}, or 0 for ever"
         )
     return days
 
 
 class RetentionSettings(_Section):
-    """For how many days each kind of data is kept; 0 is for ever."""
+    """How many days each kind of data is kept; 0 means for ever."""
 
     payloads_days: Annotated[int, AfterValidator(_whole_months)] = Field(400, ge=0, le=36_500)
-    old_months: Literal["drop", "detach", "archive"] = "drop"
+    partition_action: Literal["drop", "detach", "archive"] = "drop"
     archive_dir: Path | None = None
     evidence_days: int = Field(30, ge=0, le=36_500)
     audit_days: int = Field(400, ge=0, le=36_500)
@@ -231,19 +231,21 @@ class RetentionSettings(_Section):
     processed_events_days: Annotated[int, AfterValidator(_longer_than_topics)] = Field(
         8, ge=0, le=36_500
     )
-    keys_days: int = Field(0, ge=0, le=36_500)
+    dedup_keys_days: int = Field(0, ge=0, le=36_500)
     nonces_days: int = Field(30, ge=0, le=36_500)
-    notices_days: int = Field(30, ge=0, le=36_500)
+    notifications_days: int = Field(30, ge=0, le=36_500)
 
     @model_validator(mode="after")
     def _archive_has_a_place(self) -> "RetentionSettings":
-        if self.old_months == "archive" and self.archive_dir is None:
-            raise ValueError('old_months = "archive" needs archive_dir, a folder for the files')
+        if self.partition_action == "archive" and self.archive_dir is None:
+            raise ValueError(
+                'partition_action = "archive" needs archive_dir, a folder for the files'
+            )
         return self
 
 
 class NotificationSettings(_Section):
-    """A channel through which people are told. Which of the keys it needs depends on its kind."""
+    """A channel for notifications. Which keys it needs depends on its kind."""
 
     kind: Literal["webhook", "email", "slack"]
     url: str | None = None
@@ -256,7 +258,7 @@ class NotificationSettings(_Section):
 
 
 class WalletSettings(_Section):
-    """For how long money is set aside unless a reservation says otherwise; 0 is for ever."""
+    """The default expiry of reservations; 0 means never."""
 
     reservation_expires_s: int = Field(604_800, ge=0, le=LONGEST_RESERVATION_S)
 
@@ -271,12 +273,12 @@ def _bus_url(url: str) -> str:
 
 
 def _as_text(value: object) -> object:
-    """As librdkafka reads it."""
+    """As librdkafka expects it."""
     return str(value).lower() if isinstance(value, bool | int | float) else value
 
 
 class TopicSettings(_Section):
-    """How topics are made that are missing. -1 is what the broker itself would do."""
+    """How missing topics are created. -1 is the default of the broker."""
 
     prefix: str = Field("paidonce.", pattern=r"^[A-Za-z0-9._-]{1,100}$")
     partitions: int = Field(6, ge=1, le=10_000)
@@ -284,7 +286,7 @@ class TopicSettings(_Section):
 
 
 class BusSettings(_Section):
-    """Where events leave to: PostgreSQL itself, or Kafka and how its clients are set up."""
+    """The bus: PostgreSQL, or Kafka and the options of its clients."""
 
     url: Annotated[str, AfterValidator(_bus_url)] = "postgres"
     topics: TopicSettings = TopicSettings()
@@ -299,8 +301,8 @@ class BusSettings(_Section):
         return self.url.removeprefix("kafka://")
 
 
-class PaymentServiceSettings(_Section):
-    """The gateway that carries out payments out of a wallet; without it there are none."""
+class PayoutSettings(_Section):
+    """The gateway of payouts; without it there are none."""
 
     gateway_url: Annotated[str, AfterValidator(_web_url)] | None = None
     gateway_key: str | None = None
@@ -316,11 +318,11 @@ class PaymentServiceSettings(_Section):
     callback_attempts: int = Field(16, ge=1, le=100)
 
     @model_validator(mode="after")
-    def _is_whole(self) -> "PaymentServiceSettings":
+    def _is_whole(self) -> "PayoutSettings":
         if (self.gateway_url is None) != (self.source is None):
             raise ValueError(
-                "gateway_url and source belong together: where payments are carried out, and the "
-                "source whose webhooks tell what became of them"
+                "give gateway_url and source together: where payouts are carried out, and the "
+                "source whose webhooks are its callbacks"
             )
         return self
 
@@ -351,7 +353,7 @@ def _one_default(plans: dict[str, PlanSettings]) -> dict[str, PlanSettings]:
 
 
 class Settings(BaseSettings):
-    """Everything that can be set."""
+    """All settings."""
 
     model_config = SettingsConfigDict(
         env_prefix="PAIDONCE_", env_nested_delimiter="__", frozen=True, extra="forbid"
@@ -369,7 +371,7 @@ class Settings(BaseSettings):
     security: SecuritySettings = SecuritySettings()
     wallet: WalletSettings = WalletSettings()
     bus: BusSettings = BusSettings()
-    payment_service: PaymentServiceSettings = PaymentServiceSettings()
+    payouts: PayoutSettings = PayoutSettings()
     notifications: Annotated[dict[str, NotificationSettings], AfterValidator(_channel_names)] = {}
     retention: RetentionSettings = RetentionSettings()
     handlers: tuple[str, ...] = ()

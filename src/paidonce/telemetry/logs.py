@@ -1,8 +1,8 @@
-"""Every line of the log, declared once.
+"""The log: JSON lines on standard output.
 
-JSON, one object a line, on standard output. Outcome lines (one per event) are serialised directly
-and written once per batch; everything else goes through structlog. Nothing here is ever given a
-secret, a card number or a whole payload; e-mail addresses come masked.
+Outcome lines (one for each event) are serialised directly and written once for each batch; all
+other lines go through structlog. No line holds a secret, a card number or a whole payload; e-mail
+addresses are masked.
 """
 
 import logging
@@ -23,7 +23,7 @@ MAX_FRAMES: Final = 8
 
 
 class OutcomeLine(TypedDict):
-    """What the log says of each delivery and each later attempt."""
+    """The log line of a delivery, and of each later attempt."""
 
     request_id: str
     provider: str
@@ -57,33 +57,33 @@ class OutcomeLine(TypedDict):
 
 
 class Mask(Protocol):
-    """Hides what no log may hold."""
+    """Removes what no log may hold."""
 
     def is_suspicious(self, text: str) -> bool:
-        """Whether `line` might change the text; a quick look."""
+        """A quick check whether `line` might change the text."""
 
     def line(self, text: str) -> str:
-        """The text without it."""
+        """The text without card numbers and secrets."""
 
 
 _masks: list[Mask] = []
-"""None until the settings are known, and then one."""
+"""Empty until the settings are loaded, then one."""
 
 
 def mask_with(mask: Mask) -> None:
-    """From now on, let it look at all that somebody outside may have written."""
+    """Use this mask for all text from outside."""
     _masks[:] = [mask]
 
 
 def masked(text: str) -> str:
-    """A text of somebody's own, as it may be logged or recorded."""
+    """Text from outside, as it may be logged or recorded."""
     return _masks[0].line(text) if _masks else text
 
 
 def _masked(line: OutcomeLine) -> OutcomeLine:
-    """The line without what a sender may have put where it does not belong.
+    """The line without card numbers and secrets that a sender put into other fields.
 
-    Looked at all at once, because nearly always there is nothing.
+    All fields are checked at once, because nearly always there is nothing to remove.
     """
     sent = (
         f"{line['external_payment_id']}|{line['external_event_id']}|{line['event_key']}|"
@@ -101,7 +101,7 @@ def _masked(line: OutcomeLine) -> OutcomeLine:
 
 
 _OURS: Final = frozenset({"request_id", "provider", "source", "email", "result"})
-"""What no sender writes, or what is masked already."""
+"""Fields that no sender writes, or that are masked already."""
 _LOG_OPTIONS: Final = orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
 
 
@@ -109,39 +109,39 @@ _is_quiet = False
 
 
 def log_outcomes(at: datetime, lines: Iterable[OutcomeLine]) -> None:
-    """Write one line for each; a process that is alone writes them all at once."""
+    """Write one line for each outcome; a single process writes them all at once."""
     if _is_quiet:
         return
-    said = {"timestamp": at, "level": "info", "event": "webhook_outcome"}
-    texts = [orjson.dumps(said | _masked(line), default=str, option=_LOG_OPTIONS) for line in lines]
-    # Several processes may write to one pipe: only what is short is written in one piece there.
+    head = {"timestamp": at, "level": "info", "event": "webhook_outcome"}
+    texts = [orjson.dumps(head | _masked(line), default=str, option=_LOG_OPTIONS) for line in lines]
+    # Several processes may write to one pipe, where only short writes are atomic.
     at_once = 1 if METRICS_FOLDER in os.environ else len(texts)
     try:
         for first in range(0, len(texts), max(at_once, 1)):
             sys.stdout.buffer.write(b"".join(texts[first : first + at_once]))
             sys.stdout.buffer.flush()
-    except OSError:  # whoever reads the log has gone; events must not suffer for it
+    except OSError:  # the reader of the log is gone; that must not affect events
         return
 
 
-def log_security(action: str, **said: object) -> None:
-    """Write what somebody tried, or what was done about it. Never a line for each request."""
-    logger("security").warning("security", action=action, **said)
+def log_security(action: str, **details: object) -> None:
+    """Log an attack or the reaction to it. Never one line for each request."""
+    logger("security").warning("security", action=action, **details)
 
 
 def configure_logging() -> None:
-    """Send structlog's lines, and warnings of libraries, to standard output as JSON."""
+    """Write structlog's lines and warnings of libraries to standard output as JSON."""
     _configure_structlog()
     library = logging.StreamHandler(sys.stdout)
     library.setFormatter(_LibraryLines())
     logging.basicConfig(handlers=[library], level=logging.WARNING, force=True)
-    # It warns of each request that is no HTTP, and anybody can send those.
+    # It warns of each invalid HTTP request, and anybody can send those.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 
 def keep_quiet() -> None:
-    """For a command: it says what it was asked for. Only warnings are logged, to standard error."""
-    global _is_quiet  # noqa: PLW0603 - a process is a command or a service, for good
+    """For commands: log only warnings, to standard error."""
+    global _is_quiet  # noqa: PLW0603 - set once, at the start of a command
     _is_quiet = True
     _configure_structlog()
     structlog.configure(
@@ -150,8 +150,8 @@ def keep_quiet() -> None:
     )
 
 
-def configure_logging_if_nobody_has() -> None:
-    """Send structlog's lines there, unless the program that holds us sends them elsewhere."""
+def configure_logging_unless_configured() -> None:
+    """Configure structlog, unless the host application has done so."""
     if not structlog.is_configured():
         _configure_structlog()
 
@@ -161,8 +161,8 @@ def _configure_structlog() -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _without_values,
-            _without_secrets,
+            _summarise_exception,
+            _mask_values,
             structlog.processors.JSONRenderer(serializer=_dumps),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -172,50 +172,52 @@ def _configure_structlog() -> None:
 
 
 def logger(name: str) -> structlog.typing.FilteringBoundLogger:
-    """A logger for what is not an event's outcome."""
-    bound: structlog.typing.FilteringBoundLogger = structlog.get_logger(room=name)
+    """A logger for everything but outcomes of events."""
+    bound: structlog.typing.FilteringBoundLogger = structlog.get_logger(module=name)
     return bound
 
 
-def _without_values(_: Any, __: str, said: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """An exception as its type and place. Its message may quote what somebody sent."""
-    error = said.pop("exc_info", None)
+def _summarise_exception(
+    _: Any, __: str, line: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Log an exception by its type and place. Its message may quote input."""
+    error = line.pop("exc_info", None)
     if error is True:
         error = sys.exc_info()[1]
     if isinstance(error, BaseException):
-        said["exception"] = type(error).__name__
-        said["at"] = [
+        line["exception"] = type(error).__name__
+        line["at"] = [
             f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}"
             for frame in traceback.extract_tb(error.__traceback__)[-MAX_FRAMES:]
         ]
-    return said
+    return line
 
 
-_NAMES: Final = frozenset({"timestamp", "level", "event", "room", "action", "request_id"})
-"""What we write ourselves."""
+_NAMES: Final = frozenset({"timestamp", "level", "event", "module", "action", "request_id"})
+"""Fields that only our own code writes."""
 
 
-def _without_secrets(_: Any, __: str, said: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """All texts of a line as the mask leaves them, except for what we wrote ourselves."""
-    for name, value in said.items():
+def _mask_values(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Mask all texts of a line except our own."""
+    for name, value in line.items():
         if isinstance(value, str) and name not in _NAMES:
-            said[name] = masked(value)
-    return said
+            line[name] = masked(value)
+    return line
 
 
 class _LibraryLines(logging.Formatter):
-    """Lines of libraries in the same form as ours."""
+    """Formats the lines of libraries like ours."""
 
     def format(self, record: logging.LogRecord) -> str:
-        said: dict[str, Any] = {
+        line: dict[str, Any] = {
             "timestamp": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname.lower(),
             "event": masked(record.getMessage()),
-            "room": record.name,
+            "module": record.name,
             "exc_info": record.exc_info[1] if record.exc_info else None,
         }
-        said = dict(_without_secrets(None, "", _without_values(None, "", said)))
-        return orjson.dumps(said, option=orjson.OPT_UTC_Z).decode()
+        line = dict(_mask_values(None, "", _summarise_exception(None, "", line)))
+        return orjson.dumps(line, option=orjson.OPT_UTC_Z).decode()
 
 
 def _dumps(value: Any, **_: Any) -> str:

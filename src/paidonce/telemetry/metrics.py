@@ -1,4 +1,4 @@
-"""Every metric, declared once."""
+"""All metrics."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -39,45 +39,53 @@ def _counter(name: str, text: str, labels: tuple[str, ...] = _BY_PROVIDER) -> Co
 
 REQUESTS: Final = _counter(
     "webhook_requests_total",
-    "Requests to /webhooks by answer.",
+    "Requests to /webhooks by HTTP status.",
     ("provider", "http_code"),
 )
-RECEIVED: Final = _counter("webhook_received_total", "Deliveries that were read whole.")
-PROCESSED: Final = _counter("webhook_processed_total", "Events that were processed.")
-IGNORED: Final = _counter("webhook_ignored_total", "Events that say nothing that counts.")
-DUPLICATES: Final = _counter("webhook_duplicate_total", "Deliveries of events known already.")
-DEDUPED: Final = _counter("webhook_deduped_total", "The same, under its other name.")
-CONFLICTS: Final = _counter("webhook_conflict_total", "Deliveries that contradict their event.")
-FAILED: Final = _counter("webhook_failed_total", "Events that failed, for now or for good.")
-FAILED_RETRYABLE: Final = _counter("webhook_failed_retryable_total", "Events that wait.")
-FAILED_FINAL: Final = _counter("webhook_failed_final_total", "Events that failed for good.")
-DEAD_LETTERS: Final = _counter("webhook_dead_letter_total", "Events that a person has to see.")
-INVALID_SIGNATURES: Final = _counter(
-    "webhook_invalid_signature_total", "Deliveries that are not authentic."
+RECEIVED: Final = _counter("webhook_received_total", "Deliveries with a complete body.")
+PROCESSED: Final = _counter("webhook_processed_total", "Processed events.")
+IGNORED: Final = _counter("webhook_ignored_total", "Valid events without effect.")
+DUPLICATES: Final = _counter("webhook_duplicate_total", "Duplicate deliveries.")
+DEDUPED: Final = _counter("webhook_deduped_total", "Duplicate deliveries (second name).")
+CONFLICTS: Final = _counter(
+    "webhook_conflict_total", "Deliveries that contradict an earlier one with the same key."
 )
-STALE: Final = _counter("webhook_stale_total", "Authentic deliveries refused for their time.")
-RECOVERED: Final = _counter("webhook_recovered_total", "Events that waited and were processed.")
-UNLINKED: Final = _counter("payments_unlinked_total", "Payments of which nobody is known.")
+FAILED: Final = _counter("webhook_failed_total", "Events that failed, retryable or final.")
+FAILED_RETRYABLE: Final = _counter(
+    "webhook_failed_retryable_total", "Events that failed and will be retried."
+)
+FAILED_FINAL: Final = _counter("webhook_failed_final_total", "Events that failed finally.")
+DEAD_LETTERS: Final = _counter("webhook_dead_letter_total", "Events that became dead letters.")
+INVALID_SIGNATURES: Final = _counter(
+    "webhook_invalid_signature_total", "Deliveries with an invalid signature."
+)
+STALE: Final = _counter(
+    "webhook_stale_total", "Authentic deliveries rejected for an expired timestamp."
+)
+RECOVERED: Final = _counter(
+    "webhook_recovered_total", "Events that were processed after a failure."
+)
+UNLINKED: Final = _counter("payments_unlinked_total", "Payments without a user or an order.")
 AMOUNT_MISMATCHES: Final = _counter(
     "payments_amount_mismatch_total",
-    "Payments of another sum or currency than the price.",
+    "Payments whose amount or currency does not match.",
 )
 EVIDENCE_DROPPED: Final = _counter(
     "webhook_evidence_dropped_total",
-    "Refused deliveries that were counted but not kept.",
+    "Rejected deliveries that were counted but not stored.",
 )
-RATE_LIMITED: Final = _counter(
-    "webhook_rate_limited_total", "Requests refused because there were too many."
+RATE_LIMITED: Final = _counter("webhook_rate_limited_total", "Requests rejected by a rate limit.")
+BANNED: Final = _counter(
+    "webhook_banned_total", "Requests rejected because their address is banned."
 )
-BANNED: Final = _counter("webhook_banned_total", "Requests refused because of who sends them.")
-NOTICES_SENT: Final = _counter(
-    "notices_sent_total",
-    "Messages to people, by channel, its kind, and what became of the attempt.",
+NOTIFICATION_ATTEMPTS: Final = _counter(
+    "notification_attempts_total",
+    "Attempts to send a message to a channel, by channel, its kind, and result.",
     ("channel", "kind", "result"),
 )
 WALLET_COMMANDS: Final = _counter(
     "wallet_commands_total",
-    "Commands on reservations, repeats included, and what became of them.",
+    "Commands on reservations, including repeats, by result.",
     ("command", "result"),
 )
 WALLET_PAYMENTS: Final = _counter(
@@ -88,24 +96,29 @@ CALLBACKS_DEAD: Final = _counter(
     "Callbacks that found no payment and were given up.",
     ("source",),
 )
-PUBLISHED: Final = _counter("bus_published_total", "Messages that the relay has published.", ())
+SERVICE_CRASHES: Final = _counter(
+    "service_crashes_total", "Background services that failed and were restarted.", ("service",)
+)
+BUS_PUBLISHED: Final = _counter("bus_published_total", "Messages that the relay has published.", ())
 _BY_CONSUMER: Final = ("consumer",)
-TAKEN: Final = _counter("bus_taken_total", "Messages that a group has taken.", _BY_CONSUMER)
+BUS_CONSUMED: Final = _counter(
+    "bus_consumed_total", "Messages that a group has consumed.", _BY_CONSUMER
+)
 BUS_DUPLICATES: Final = _counter(
-    "bus_duplicate_total", "Messages that came to a group again.", _BY_CONSUMER
+    "bus_duplicate_total", "Messages that were delivered to a group again.", _BY_CONSUMER
 )
-BURIED: Final = _counter(
-    "bus_dead_letter_total", "Messages that a group could not take.", _BY_CONSUMER
+BUS_DEAD_LETTERED: Final = _counter(
+    "bus_dead_letter_total", "Messages that became dead letters.", _BY_CONSUMER
 )
-BUS_FOREIGN: Final = _counter(
-    "bus_foreign_total", "Messages on our topics that are none of ours.", _BY_CONSUMER
+BUS_INVALID: Final = _counter(
+    "bus_invalid_total", "Records in our topics that are not valid messages.", _BY_CONSUMER
 )
 BUS_LOST: Final = _counter(
-    "bus_lost_total", "Messages that were gone before a group took them.", _BY_CONSUMER
+    "bus_lost_total", "Messages that were deleted before a group consumed them.", _BY_CONSUMER
 )
 BUS_LATENCY: Final = Histogram(
     "bus_latency_ms",
-    "From a message's being published to its being taken.",
+    "Time from publishing a message to consuming it.",
     _BY_CONSUMER,
     buckets=_LAG_MILLISECONDS,
     registry=REGISTRY,
@@ -128,21 +141,21 @@ LAG: Final = Histogram(
 
 @cache
 def bound(counter: Counter, *labels: str | int) -> Counter:
-    """The counter with its labels. They are few, and looking them up each time is not cheap."""
+    """The counter with its labels, cached: looking them up is not cheap."""
     return counter.labels(*labels)
 
 
 @cache
 def bound_histogram(histogram: Histogram, *labels: str) -> Histogram:
-    """The same for a histogram."""
+    """The histogram with its labels, cached."""
     return histogram.labels(*labels)
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A gauge that is asked of the database whenever the metrics are read.
+    """A gauge that is read from the database at each scrape.
 
-    Kept nowhere, it is right whichever process is asked.
+    So it is right in every process.
     """
 
     name: str
@@ -150,65 +163,71 @@ class Measure:
     labels: tuple[str, ...] = ()
 
     def family(self, values: Mapping[tuple[str, ...], float]) -> Metric:
-        """The gauge as Prometheus is told of it: a value for each set of labels."""
+        """The gauge with a value for each set of labels."""
         family = GaugeMetricFamily(self.name, self.text, labels=self.labels)
         for labels, value in values.items():
             family.add_metric(labels, value)
         return family
 
 
-BACKLOG: Final = Measure("webhook_events_backlog", "Events that wait.", ("status",))
+BACKLOG: Final = Measure("webhook_events_backlog", "Unfinished events.", ("status",))
 OLDEST_EVENT: Final = Measure(
-    "webhook_events_oldest_seconds", "Age of the oldest event that waits.", ("status",)
+    "webhook_events_oldest_seconds", "Age of the oldest unfinished event.", ("status",)
 )
 UNAPPLIED: Final = Measure(
     "payments_unapplied", "Payments received and not applied.", ("currency", "reason")
 )
 UNAPPLIED_AMOUNT: Final = Measure(
-    "payments_unapplied_amount", "Their sum, in major units.", ("currency", "reason")
+    "payments_unapplied_amount",
+    "Sum of payments received and not applied, in major units.",
+    ("currency", "reason"),
 )
 RECONCILIATION_FINDINGS: Final = Measure(
     "reconciliation_findings",
-    "Payments on which a gateway's books and ours do not agree.",
+    "Open differences between the gateway's statement and our payments.",
     ("source", "kind"),
 )
 RECONCILIATION_AGE: Final = Measure(
     "reconciliation_last_success_seconds",
-    "Time since a source was last reconciled to the end.",
+    "Time since the last complete reconciliation of a source.",
     ("source",),
 )
 OLDEST_UNAPPLIED: Final = Measure(
-    "payments_unapplied_oldest_seconds", "Age of the oldest payment that was not applied."
+    "payments_unapplied_oldest_seconds", "Age of the oldest payment received and not applied."
 )
 OLDEST_UNLINKED: Final = Measure(
-    "payments_unlinked_oldest_seconds", "Age of the oldest payment of which nobody is known."
+    "payments_unlinked_oldest_seconds", "Age of the oldest payment without a user or an order."
 )
-REVIEW: Final = Measure(
-    "payments_review", "Payments that a person should look at, applied or not.", ("reason",)
-)
+REVIEW: Final = Measure("payments_review", "Payments that need a review.", ("reason",))
 OLDEST_REVIEW: Final = Measure(
-    "payments_review_oldest_seconds", "Age of the oldest of these.", ("reason",)
+    "payments_review_oldest_seconds", "Age of the oldest payment that needs a review.", ("reason",)
 )
 
-BANS: Final = Measure("addresses_banned", "Addresses that are banned now.")
+BANS: Final = Measure("addresses_banned", "Banned addresses.")
 
 
-UNTOLD: Final = Measure("notices_untold", "Notices that a channel has not been told.", ("channel",))
-OLDEST_UNTOLD: Final = Measure(
-    "notices_untold_oldest_seconds", "Age of the oldest of these.", ("channel",)
+NOTIFICATIONS_PENDING: Final = Measure(
+    "notifications_pending", "Notifications that a channel has not received.", ("channel",)
+)
+NOTIFICATIONS_OLDEST_PENDING: Final = Measure(
+    "notifications_pending_oldest_seconds", "Age of the oldest of these.", ("channel",)
 )
 
 
-UNPUBLISHED: Final = Measure("bus_unpublished", "Messages that are not published yet.")
-OLDEST_UNPUBLISHED: Final = Measure("bus_unpublished_oldest_seconds", "Age of the oldest of these.")
+BUS_UNPUBLISHED: Final = Measure("bus_unpublished", "Messages that are not published yet.")
+BUS_OLDEST_UNPUBLISHED: Final = Measure(
+    "bus_unpublished_oldest_seconds", "Age of the oldest of these."
+)
 BUS_LAG: Final = Measure(
-    "bus_lag", "Messages that are published, and not taken by a group.", ("consumer", "about")
+    "bus_lag",
+    "Published messages that a group has not consumed.",
+    ("consumer", "aggregate_type"),
 )
-BUS_ABSENT: Final = Measure(
-    "bus_absent_seconds", "Time since a group was last at work.", ("consumer",)
+BUS_INACTIVE: Final = Measure(
+    "bus_inactive_seconds", "Time since a group was last active.", ("consumer",)
 )
-OPEN_DEAD_LETTERS: Final = Measure(
-    "bus_dead_letters", "Messages that wait for a person.", ("consumer",)
+BUS_DEAD_LETTERS: Final = Measure(
+    "bus_dead_letters", "Open dead letters of a group.", ("consumer",)
 )
 WALLET_PAYMENTS_REVIEW: Final = Measure(
     "wallet_payments_review",
@@ -221,7 +240,7 @@ DEAD_CALLBACKS: Final = Measure(
 
 
 def counted() -> CollectorRegistry:
-    """All that was counted, by this process and by those that serve together with it."""
+    """The counters of all processes that serve together."""
     if METRICS_FOLDER not in os.environ:
         return REGISTRY
     whole = CollectorRegistry()
@@ -230,7 +249,7 @@ def counted() -> CollectorRegistry:
 
 
 def exposition(measured: Iterable[Metric]) -> bytes:
-    """What Prometheus is told: all that was counted, and what has just been measured."""
+    """The metrics in Prometheus' text format."""
     asked = CollectorRegistry()
     asked.register(_Measured(list(measured)))
     return generate_latest(counted()) + generate_latest(asked)

@@ -1,4 +1,4 @@
-"""What each gateway sends, made without the providers' code: one module each, with its `CASES`."""
+"""Deliveries of each gateway, built without the providers' code: one module each, with `CASES`."""
 
 import pkgutil
 from importlib import import_module

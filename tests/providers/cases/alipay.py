@@ -1,4 +1,4 @@
-"""What Alipay sends."""
+"""Deliveries of Alipay."""
 
 import base64
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 from cryptography.hazmat.primitives.hashes import SHA256, HashAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from paidonce.providers import alipay
-from paidonce.providers.contract import Delivery, Provider, Setup
-from tests.providers.conformance import FORM, KEY, RECEIVED_AT, TOLERANCE_S, Case, Said
+from paidonce.providers.alipay import provider as alipay
+from paidonce.providers.contract import Delivery, Provider, ProviderConfig
+from tests.providers.conformance import FORM, KEY, RECEIVED_AT, TOLERANCE_S, Case, ExpectedEvent
 
 CHINA: Final = timezone(timedelta(hours=8))
 ADDRESSEES: Final = {"app_id": "2021000000000001", "seller_id": "2088000000000001"}
@@ -40,7 +40,7 @@ def alipay_provider(
     *secrets: str, currency: str = "RUB", tolerance_s: int | None = TOLERANCE_S
 ) -> Provider:
     options = {**ADDRESSEES, "public_keys": [public_key(one) for one in secrets]}
-    return alipay.configure(Setup(KEY, (), options, tolerance_s))
+    return alipay.configure(ProviderConfig(KEY, (), options, tolerance_s))
 
 
 def china_time(at: datetime) -> str:
@@ -71,26 +71,26 @@ def form(pairs: Mapping[str, bytes]) -> bytes:
     return "&".join(f"{quote_plus(k)}={quote_plus(v)}" for k, v in pairs.items()).encode()
 
 
-def trade(said: Said, sent_at: datetime) -> dict[str, str]:
+def trade(expected: ExpectedEvent, sent_at: datetime) -> dict[str, str]:
     return {
         **ADDRESSEES,
         "notify_type": "trade_status_sync",
-        "notify_id": said.event_id or f"of-{said.payment_id}",
+        "notify_id": expected.event_id or f"of-{expected.payment_id}",
         "notify_time": china_time(sent_at),
         "charset": "utf-8",
         "sign_type": "RSA2",
-        "trade_no": said.payment_id,
+        "trade_no": expected.payment_id,
         "out_trade_no": "order-1",
-        "trade_status": STATUSES.get(said.kind, said.kind),
-        "total_amount": said.amount,
-        "trans_currency": said.currency,
+        "trade_status": STATUSES.get(expected.kind, expected.kind),
+        "total_amount": expected.amount,
+        "trans_currency": expected.currency,
         "subject": "语雀空间 500+1 & more",
-        "buyer_logon_id": said.email or "",
+        "buyer_logon_id": expected.email or "",
     }
 
 
-def notification(said: Said, secret: str, sent_at: datetime) -> Delivery:
-    return Delivery(FORM, alipay_form(trade(said, sent_at), secret), RECEIVED_AT)
+def notification(expected: ExpectedEvent, secret: str, sent_at: datetime) -> Delivery:
+    return Delivery(FORM, alipay_form(trade(expected, sent_at), secret), RECEIVED_AT)
 
 
 CASES: Final = [

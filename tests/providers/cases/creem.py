@@ -1,4 +1,4 @@
-"""What Creem sends."""
+"""Deliveries of Creem."""
 
 import hashlib
 import hmac
@@ -7,16 +7,24 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from paidonce.domain.money import EXPONENTS
-from paidonce.providers import creem
-from paidonce.providers.contract import Delivery, Provider, Setup
-from tests.providers.conformance import JSON, KEY, RECEIVED_AT, SECRETS, TOLERANCE_S, Case, Said
+from paidonce.core.money import EXPONENTS
+from paidonce.providers.contract import Delivery, Provider, ProviderConfig
+from paidonce.providers.creem import provider as creem
+from tests.providers.conformance import (
+    JSON,
+    KEY,
+    RECEIVED_AT,
+    SECRETS,
+    TOLERANCE_S,
+    Case,
+    ExpectedEvent,
+)
 
 
 def creem_provider(
     *secrets: str, currency: str = "RUB", tolerance_s: int | None = TOLERANCE_S
 ) -> Provider:
-    return creem.configure(Setup(KEY, secrets, {}, tolerance_s))
+    return creem.configure(ProviderConfig(KEY, secrets, {}, tolerance_s))
 
 
 def creem_signed(event: dict[str, Any], secret: str) -> Delivery:
@@ -25,23 +33,25 @@ def creem_signed(event: dict[str, Any], secret: str) -> Delivery:
     return Delivery(JSON | {"creem-signature": signature}, body, RECEIVED_AT)
 
 
-def checkout_completed(said: Said, secret: str, sent_at: datetime) -> Delivery:
+def checkout_completed(expected: ExpectedEvent, secret: str, sent_at: datetime) -> Delivery:
     order = {
-        "transaction": said.payment_id,
-        "amount": int(Decimal(said.amount).scaleb(EXPONENTS[said.currency])),
-        "currency": said.currency,
+        "transaction": expected.payment_id,
+        "amount": int(Decimal(expected.amount).scaleb(EXPONENTS[expected.currency])),
+        "currency": expected.currency,
         "status": "paid",
     }
     event = {
-        "id": said.event_id or f"evt-of-{said.payment_id}",
-        "eventType": "checkout.completed" if said.kind == "paid" else said.kind,
+        "id": expected.event_id or f"evt-of-{expected.payment_id}",
+        "eventType": "checkout.completed" if expected.kind == "paid" else expected.kind,
         "created_at": int(sent_at.timestamp() * 1000),
-        "object": {"order": order, "customer": {"id": "cust_1", "email": said.email}},
+        "object": {"order": order, "customer": {"id": "cust_1", "email": expected.email}},
     }
     return creem_signed(event, secret)
 
 
-_RIGHT: Final = checkout_completed(Said(), SECRETS[0], RECEIVED_AT).headers["creem-signature"]
+_RIGHT: Final = checkout_completed(ExpectedEvent(), SECRETS[0], RECEIVED_AT).headers[
+    "creem-signature"
+]
 
 CASES: Final = [
     Case(

@@ -1,6 +1,6 @@
-"""What senders of the ways to sign in `docs/howto/describe-a-gateway.md` send.
+"""Deliveries with the signature schemes of `docs/howto/describe-a-gateway.md`.
 
-The descriptions are those of the page, which so cannot say what does not work.
+The settings are read from that page, so they are known to work.
 """
 
 import base64
@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from paidonce.providers import generic
-from paidonce.providers.contract import Delivery, Provider, Setup
+from paidonce.providers.contract import Delivery, Provider, ProviderConfig
+from paidonce.providers.generic import provider as generic
 from tests.providers.conformance import (
     JSON,
     KEY,
@@ -31,9 +31,9 @@ from tests.providers.conformance import (
     SECRETS,
     TOLERANCE_S,
     Case,
+    ExpectedEvent,
     MakeDelivery,
     MakeProvider,
-    Said,
 )
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "howto" / "describe-a-gateway.md"
@@ -62,13 +62,13 @@ def maker(described: Mapping[str, Any], as_given: Callable[[str], str] = str) ->
         *secrets: str, currency: str = "RUB", tolerance_s: int | None = TOLERANCE_S
     ) -> Provider:
         given = tuple(secret and as_given(secret) for secret in secrets)
-        return generic.configure(Setup(KEY, given, described, tolerance_s))
+        return generic.configure(ProviderConfig(KEY, given, described, tolerance_s))
 
     return provider
 
 
-def minor(said: Said) -> int:
-    return int(Decimal(said.amount).scaleb(DECIMALS.get(said.currency, 2)))
+def minor(expected: ExpectedEvent) -> int:
+    return int(Decimal(expected.amount).scaleb(DECIMALS.get(expected.currency, 2)))
 
 
 def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,31 +79,31 @@ def mac(secret: str, content: bytes) -> bytes:
     return hmac.new(secret.encode(), content, hashlib.sha256).digest()
 
 
-def hub(said: Said, secret: str, sent_at: datetime) -> Delivery:
+def hub(expected: ExpectedEvent, secret: str, sent_at: datetime) -> Delivery:
     payment = {
-        "id": said.payment_id,
-        "amount": said.amount,
-        "currency": said.currency,
-        "email": said.email,
+        "id": expected.payment_id,
+        "amount": expected.amount,
+        "currency": expected.currency,
+        "email": expected.email,
     }
-    body = json.dumps({"action": said.kind, "payment": payment}).encode()
+    body = json.dumps({"action": expected.kind, "payment": payment}).encode()
     headers = {
         "x-hub-signature-256": f"sha256={mac(secret, body).hex()}",
-        "x-github-delivery": said.event_id,
+        "x-github-delivery": expected.event_id,
     }
     return Delivery(JSON | without_none(headers), body, RECEIVED_AT)
 
 
-def paddle(said: Said, secret: str, sent_at: datetime) -> Delivery:
+def paddle(expected: ExpectedEvent, secret: str, sent_at: datetime) -> Delivery:
     transaction = {
-        "id": said.payment_id,
-        "custom_data": {"email": said.email},
-        "currency_code": said.currency,
-        "details": {"totals": {"total": str(minor(said))}},
+        "id": expected.payment_id,
+        "custom_data": {"email": expected.email},
+        "currency_code": expected.currency,
+        "details": {"totals": {"total": str(minor(expected))}},
     }
-    kind = "transaction.completed" if said.kind == "paid" else said.kind
+    kind = "transaction.completed" if expected.kind == "paid" else expected.kind
     event = {
-        "event_id": said.event_id,
+        "event_id": expected.event_id,
         "event_type": kind,
         "occurred_at": AT,
         "data": transaction,
@@ -116,35 +116,35 @@ def paddle(said: Said, secret: str, sent_at: datetime) -> Delivery:
     )
 
 
-def razorpay(said: Said, secret: str, sent_at: datetime) -> Delivery:
+def razorpay(expected: ExpectedEvent, secret: str, sent_at: datetime) -> Delivery:
     entity = {
-        "id": said.payment_id,
-        "amount": minor(said),
+        "id": expected.payment_id,
+        "amount": minor(expected),
         "amount_refunded": 0,
-        "currency": said.currency,
-        "email": said.email,
+        "currency": expected.currency,
+        "email": expected.email,
         "notes": [],
     }
-    kind = "payment.captured" if said.kind == "paid" else said.kind
+    kind = "payment.captured" if expected.kind == "paid" else expected.kind
     payload = {"payment": {"entity": entity}}
     body = json.dumps({"event": kind, "payload": payload, "created_at": 1794743940}).encode()
     headers = {
         "x-razorpay-signature": mac(secret, body).hex(),
-        "x-razorpay-event-id": said.event_id,
+        "x-razorpay-event-id": expected.event_id,
     }
     return Delivery(JSON | without_none(headers), body, RECEIVED_AT)
 
 
-def square(said: Said, secret: str, sent_at: datetime) -> Delivery:
+def square(expected: ExpectedEvent, secret: str, sent_at: datetime) -> Delivery:
     payment = {
-        "id": said.payment_id,
-        "status": "COMPLETED" if said.kind == "paid" else said.kind,
-        "total_money": {"amount": minor(said), "currency": said.currency},
-        "buyer_email_address": said.email,
+        "id": expected.payment_id,
+        "status": "COMPLETED" if expected.kind == "paid" else expected.kind,
+        "total_money": {"amount": minor(expected), "currency": expected.currency},
+        "buyer_email_address": expected.email,
     }
     event = {
         "type": "payment.updated",
-        "event_id": said.event_id,
+        "event_id": expected.event_id,
         "created_at": AT,
         "data": {"type": "payment", "object": {"payment": payment}},
     }
@@ -155,16 +155,16 @@ def square(said: Said, secret: str, sent_at: datetime) -> Delivery:
 
 
 def bank(sign: Callable[[str, bytes], bytes]) -> MakeDelivery:
-    def deliver(said: Said, secret: str, sent_at: datetime) -> Delivery:
+    def deliver(expected: ExpectedEvent, secret: str, sent_at: datetime) -> Delivery:
         event = {
-            "type": "payment.received" if said.kind == "paid" else said.kind,
-            "payment": said.payment_id,
-            "amount": said.amount,
-            "currency": said.currency,
-            "email": said.email,
+            "type": "payment.received" if expected.kind == "paid" else expected.kind,
+            "payment": expected.payment_id,
+            "amount": expected.amount,
+            "currency": expected.currency,
+            "email": expected.email,
         }
         body = json.dumps(event).encode()
-        event_id = said.event_id or f"msg-{said.payment_id}"
+        event_id = expected.event_id or f"msg-{expected.payment_id}"
         timestamp = str(int(sent_at.timestamp()))
         signature = sign(secret, f"{event_id}.{timestamp}.".encode() + body)
         headers = {
@@ -196,9 +196,11 @@ def with_algorithm(name: str, algorithm: str) -> dict[str, Any]:
     return described | {"signature": described["signature"] | {"algorithm": algorithm}}
 
 
-_HUB: Final = hub(Said(), SECRETS[0], RECEIVED_AT).headers["x-hub-signature-256"]
-_T, _H1 = paddle(Said(), SECRETS[0], RECEIVED_AT).headers["paddle-signature"].split(";")
-_SQUARE: Final = square(Said(), SECRETS[0], RECEIVED_AT).headers["x-square-hmacsha256-signature"]
+_HUB: Final = hub(ExpectedEvent(), SECRETS[0], RECEIVED_AT).headers["x-hub-signature-256"]
+_T, _H1 = paddle(ExpectedEvent(), SECRETS[0], RECEIVED_AT).headers["paddle-signature"].split(";")
+_SQUARE: Final = square(ExpectedEvent(), SECRETS[0], RECEIVED_AT).headers[
+    "x-square-hmacsha256-signature"
+]
 
 CASES: Final = [
     Case(

@@ -1,4 +1,4 @@
-"""What PortOne sends and answers: V2 in both versions of its bodies, and V1."""
+"""Deliveries and API responses of PortOne: V2 in both body versions, and V1."""
 
 import json
 from collections.abc import Callable
@@ -6,10 +6,15 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from paidonce.domain.money import money
-from paidonce.providers import portone
-from paidonce.providers.contract import Call, Delivery, Provider, Reply, Setup
-from tests.gateways.portone import V1_KEY, V1_SECRET, V2_SECRET, Payment
+from paidonce.core.money import money
+from paidonce.providers.contract import (
+    Delivery,
+    GatewayRequest,
+    GatewayResponse,
+    Provider,
+    ProviderConfig,
+)
+from paidonce.providers.portone import v2 as portone
 from tests.providers.cases.standard import v1, whsec
 from tests.providers.conformance import (
     FORM,
@@ -19,10 +24,11 @@ from tests.providers.conformance import (
     SECRETS,
     TOLERANCE_S,
     Case,
-    Said,
+    ExpectedEvent,
 )
+from tests.support.portone_server import V1_KEY, V1_SECRET, V2_SECRET, Payment
 
-Shape = Callable[[Said], tuple[dict[str, str], bytes]]
+Shape = Callable[[ExpectedEvent], tuple[dict[str, str], bytes]]
 V2: Final[dict[str, Any]] = {"api_secret": V2_SECRET}
 V1: Final[dict[str, Any]] = {"version": "v1", "api_key": V1_KEY, "api_secret": V1_SECRET}
 
@@ -30,77 +36,83 @@ V1: Final[dict[str, Any]] = {"version": "v1", "api_key": V1_KEY, "api_secret": V
 def v2_provider(
     *secrets: str, currency: str = "RUB", tolerance_s: int | None = TOLERANCE_S
 ) -> Provider:
-    return portone.configure(Setup(KEY, tuple(map(whsec, secrets)), V2, tolerance_s))
+    return portone.configure(ProviderConfig(KEY, tuple(map(whsec, secrets)), V2, tolerance_s))
 
 
 def v1_provider(
     *secrets: str, currency: str = "RUB", tolerance_s: int | None = TOLERANCE_S
 ) -> Provider:
-    return portone.configure(Setup(KEY, (), V1, tolerance_s))
+    return portone.configure(ProviderConfig(KEY, (), V1, tolerance_s))
 
 
-def newer_body(said: Said) -> tuple[dict[str, str], bytes]:
-    kind = "Transaction.Paid" if said.kind == "paid" else said.kind
-    data = {"paymentId": said.payment_id, "transactionId": "tx-1", "storeId": "store-1"}
+def newer_body(expected: ExpectedEvent) -> tuple[dict[str, str], bytes]:
+    kind = "Transaction.Paid" if expected.kind == "paid" else expected.kind
+    data = {"paymentId": expected.payment_id, "transactionId": "tx-1", "storeId": "store-1"}
     at = "2026-11-15T11:59:00.000Z"
     return JSON, json.dumps({"type": kind, "timestamp": at, "data": data}).encode()
 
 
-def older_fields(said: Said) -> dict[str, str]:
-    status = "Paid" if said.kind == "paid" else said.kind
-    return {"payment_id": said.payment_id, "tx_id": "tx-1", "status": status}
+def older_fields(expected: ExpectedEvent) -> dict[str, str]:
+    status = "Paid" if expected.kind == "paid" else expected.kind
+    return {"payment_id": expected.payment_id, "tx_id": "tx-1", "status": status}
 
 
-def older_body(said: Said) -> tuple[dict[str, str], bytes]:
-    return JSON, json.dumps(older_fields(said)).encode()
+def older_body(expected: ExpectedEvent) -> tuple[dict[str, str], bytes]:
+    return JSON, json.dumps(older_fields(expected)).encode()
 
 
-def older_form(said: Said) -> tuple[dict[str, str], bytes]:
-    return FORM, urlencode(older_fields(said)).encode()
+def older_form(expected: ExpectedEvent) -> tuple[dict[str, str], bytes]:
+    return FORM, urlencode(older_fields(expected)).encode()
 
 
-def v1_fields(said: Said) -> dict[str, str]:
-    return {"imp_uid": said.payment_id, "merchant_uid": said.payment_id, "status": said.kind}
+def v1_fields(expected: ExpectedEvent) -> dict[str, str]:
+    return {
+        "imp_uid": expected.payment_id,
+        "merchant_uid": expected.payment_id,
+        "status": expected.kind,
+    }
 
 
-def v1_body(said: Said) -> tuple[dict[str, str], bytes]:
-    return JSON, json.dumps(v1_fields(said)).encode()
+def v1_body(expected: ExpectedEvent) -> tuple[dict[str, str], bytes]:
+    return JSON, json.dumps(v1_fields(expected)).encode()
 
 
-def v1_form(said: Said) -> tuple[dict[str, str], bytes]:
-    return FORM, urlencode(v1_fields(said)).encode()
+def v1_form(expected: ExpectedEvent) -> tuple[dict[str, str], bytes]:
+    return FORM, urlencode(v1_fields(expected)).encode()
 
 
-def v2_answer(said: Said, call: Call) -> Reply:
+def v2_answer(expected: ExpectedEvent, call: GatewayRequest) -> GatewayResponse:
     assert call.headers == {"Authorization": f"PortOne {V2_SECRET}"}
-    return Reply(200, json.dumps(_payment(said).v2()).encode())
+    return GatewayResponse(200, json.dumps(_payment(expected).v2()).encode())
 
 
-def v1_answer(said: Said, call: Call) -> Reply:
+def v1_answer(expected: ExpectedEvent, call: GatewayRequest) -> GatewayResponse:
     if call.method == "POST":
         response: dict[str, Any] = {"access_token": "token", "now": 0, "expired_at": 1_800}
     else:
         assert call.headers == {"Authorization": "Bearer token"}
-        response = _payment(said).v1()
-    return Reply(200, json.dumps({"code": 0, "message": None, "response": response}).encode())
+        response = _payment(expected).v1()
+    return GatewayResponse(
+        200, json.dumps({"code": 0, "message": None, "response": response}).encode()
+    )
 
 
-def _payment(said: Said) -> Payment:
-    exact = money(said.amount, said.currency)
+def _payment(expected: ExpectedEvent) -> Payment:
+    exact = money(expected.amount, expected.currency)
     return Payment(
-        id=said.payment_id,
+        id=expected.payment_id,
         total_minor=exact.amount_minor,
         currency=exact.currency,
-        order=said.payment_id,
-        email=said.email,
+        order=expected.payment_id,
+        email=expected.email,
         shown={"transactionId": ...},
     )
 
 
 def v2_case(name: str, shape: Shape, unknown: str) -> Case:
-    def deliver(said: Said, secret: str, sent_at: datetime) -> Delivery:
-        headers, body = shape(said)
-        event_id = said.event_id or f"msg-{said.payment_id}"
+    def deliver(expected: ExpectedEvent, secret: str, sent_at: datetime) -> Delivery:
+        headers, body = shape(expected)
+        event_id = expected.event_id or f"msg-{expected.payment_id}"
         timestamp = str(int(sent_at.timestamp()))
         sealed = {
             "webhook-id": event_id,
@@ -109,7 +121,7 @@ def v2_case(name: str, shape: Shape, unknown: str) -> Case:
         }
         return Delivery(headers | sealed, body, RECEIVED_AT)
 
-    right = deliver(Said(), SECRETS[0], RECEIVED_AT).headers["webhook-signature"]
+    right = deliver(ExpectedEvent(), SECRETS[0], RECEIVED_AT).headers["webhook-signature"]
     return Case(
         name=f"portone v2, {name}",
         provider=v2_provider,
@@ -131,8 +143,8 @@ def v2_case(name: str, shape: Shape, unknown: str) -> Case:
 
 
 def v1_case(name: str, shape: Shape) -> Case:
-    def deliver(said: Said, secret: str, sent_at: datetime) -> Delivery:
-        return Delivery(*shape(said), RECEIVED_AT)
+    def deliver(expected: ExpectedEvent, secret: str, sent_at: datetime) -> Delivery:
+        return Delivery(*shape(expected), RECEIVED_AT)
 
     return Case(
         name=f"portone v1, {name}",

@@ -1,4 +1,4 @@
-"""What senders of Standard Webhooks send."""
+"""Deliveries by Standard Webhooks."""
 
 import base64
 import hashlib
@@ -11,27 +11,35 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from paidonce.providers import standard
-from paidonce.providers.contract import Delivery, Provider, Setup
-from tests.providers.conformance import JSON, KEY, RECEIVED_AT, SECRETS, TOLERANCE_S, Case, Said
+from paidonce.providers.contract import Delivery, Provider, ProviderConfig
+from tests.providers.conformance import (
+    JSON,
+    KEY,
+    RECEIVED_AT,
+    SECRETS,
+    TOLERANCE_S,
+    Case,
+    ExpectedEvent,
+)
 
 
-def standard_body(said: Said) -> bytes:
+def standard_body(expected: ExpectedEvent) -> bytes:
     types = {"paid": "payment.succeeded"}
     data: dict[str, Any] = {
-        "payment_id": said.payment_id,
-        "amount": said.amount,
-        "currency": said.currency,
-        "email": said.email,
+        "payment_id": expected.payment_id,
+        "amount": expected.amount,
+        "currency": expected.currency,
+        "email": expected.email,
     }
     at = "2026-11-15T11:59:00Z"
     return json.dumps(
-        {"type": types.get(said.kind, said.kind), "timestamp": at, "data": data}
+        {"type": types.get(expected.kind, expected.kind), "timestamp": at, "data": data}
     ).encode()
 
 
-def envelope(said: Said, sent_at: datetime, sign: Callable[[bytes], str]) -> Delivery:
-    body = standard_body(said)
-    event_id = said.event_id or f"msg-{said.payment_id}"
+def envelope(expected: ExpectedEvent, sent_at: datetime, sign: Callable[[bytes], str]) -> Delivery:
+    body = standard_body(expected)
+    event_id = expected.event_id or f"msg-{expected.payment_id}"
     timestamp = str(int(sent_at.timestamp()))
     headers = JSON | {
         "webhook-id": event_id,
@@ -67,25 +75,25 @@ def v1a(secret: str, signed: bytes) -> str:
 def standard_provider(
     *secrets: str, currency: str = "RUB", tolerance_s: int | None = TOLERANCE_S
 ) -> Provider:
-    return standard.configure(Setup(KEY, tuple(map(whsec, secrets)), {}, tolerance_s))
+    return standard.configure(ProviderConfig(KEY, tuple(map(whsec, secrets)), {}, tolerance_s))
 
 
 def standard_provider_of_keys(
     *secrets: str, currency: str = "RUB", tolerance_s: int | None = TOLERANCE_S
 ) -> Provider:
-    return standard.configure(Setup(KEY, tuple(map(whpk, secrets)), {}, tolerance_s))
+    return standard.configure(ProviderConfig(KEY, tuple(map(whpk, secrets)), {}, tolerance_s))
 
 
-def standard_v1(said: Said, secret: str, sent_at: datetime) -> Delivery:
-    return envelope(said, sent_at, lambda signed: v1(secret, signed))
+def standard_v1(expected: ExpectedEvent, secret: str, sent_at: datetime) -> Delivery:
+    return envelope(expected, sent_at, lambda signed: v1(secret, signed))
 
 
-def standard_v1a(said: Said, secret: str, sent_at: datetime) -> Delivery:
-    return envelope(said, sent_at, lambda signed: v1a(secret, signed))
+def standard_v1a(expected: ExpectedEvent, secret: str, sent_at: datetime) -> Delivery:
+    return envelope(expected, sent_at, lambda signed: v1a(secret, signed))
 
 
-_V1: Final = standard_v1(Said(), SECRETS[0], RECEIVED_AT).headers["webhook-signature"]
-_V1A: Final = standard_v1a(Said(), SECRETS[0], RECEIVED_AT).headers["webhook-signature"]
+_V1: Final = standard_v1(ExpectedEvent(), SECRETS[0], RECEIVED_AT).headers["webhook-signature"]
+_V1A: Final = standard_v1a(ExpectedEvent(), SECRETS[0], RECEIVED_AT).headers["webhook-signature"]
 
 
 def _wrong_in_a_list(right: str) -> dict[str, str]:

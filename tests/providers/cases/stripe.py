@@ -1,4 +1,4 @@
-"""What Stripe sends."""
+"""Deliveries of Stripe."""
 
 import hashlib
 import hmac
@@ -7,9 +7,17 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from paidonce.providers import stripe
-from paidonce.providers.contract import Delivery, Provider, Setup
-from tests.providers.conformance import JSON, KEY, RECEIVED_AT, SECRETS, TOLERANCE_S, Case, Said
+from paidonce.providers.contract import Delivery, Provider, ProviderConfig
+from paidonce.providers.stripe import provider as stripe
+from tests.providers.conformance import (
+    JSON,
+    KEY,
+    RECEIVED_AT,
+    SECRETS,
+    TOLERANCE_S,
+    Case,
+    ExpectedEvent,
+)
 
 DECIMALS: Final = {"KRW": 0, "JPY": 0, "KWD": 3, "BHD": 3}
 
@@ -17,17 +25,17 @@ DECIMALS: Final = {"KRW": 0, "JPY": 0, "KWD": 3, "BHD": 3}
 def stripe_provider(
     *secrets: str, currency: str = "RUB", tolerance_s: int | None = TOLERANCE_S
 ) -> Provider:
-    return stripe.configure(Setup(KEY, secrets, {}, tolerance_s))
+    return stripe.configure(ProviderConfig(KEY, secrets, {}, tolerance_s))
 
 
-def event(kind: str, said: dict[str, Any], event_id: str = "evt_1", **more: Any) -> bytes:
+def event(kind: str, expected: dict[str, Any], event_id: str = "evt_1", **more: Any) -> bytes:
     """An event about this object, as Stripe writes it."""
     usual = {
         "id": event_id,
         "object": "event",
         "api_version": "2025-09-30.clover",
         "created": 1794743940,
-        "data": {"object": said},
+        "data": {"object": expected},
         "livemode": True,
         "pending_webhooks": 1,
         "request": {"id": None, "idempotency_key": None},
@@ -46,22 +54,24 @@ def signed(body: bytes, secret: str, sent_at: datetime = RECEIVED_AT) -> Deliver
     return Delivery(JSON | {"stripe-signature": header}, body, RECEIVED_AT)
 
 
-def intent(said: Said, secret: str, sent_at: datetime) -> Delivery:
-    kind = "payment_intent.succeeded" if said.kind == "paid" else said.kind
-    amount = int(Decimal(said.amount).scaleb(DECIMALS.get(said.currency, 2)))
+def intent(expected: ExpectedEvent, secret: str, sent_at: datetime) -> Delivery:
+    kind = "payment_intent.succeeded" if expected.kind == "paid" else expected.kind
+    amount = int(Decimal(expected.amount).scaleb(DECIMALS.get(expected.currency, 2)))
     paid = {
-        "id": said.payment_id,
+        "id": expected.payment_id,
         "object": "payment_intent",
         "amount": amount,
         "amount_received": amount,
-        "currency": said.currency.lower(),
+        "currency": expected.currency.lower(),
         "metadata": {},
-        "receipt_email": said.email,
+        "receipt_email": expected.email,
     }
-    return signed(event(kind, paid, said.event_id or f"evt_{said.payment_id}"), secret, sent_at)
+    return signed(
+        event(kind, paid, expected.event_id or f"evt_{expected.payment_id}"), secret, sent_at
+    )
 
 
-_RIGHT: Final = intent(Said(), SECRETS[0], RECEIVED_AT).headers["stripe-signature"]
+_RIGHT: Final = intent(ExpectedEvent(), SECRETS[0], RECEIVED_AT).headers["stripe-signature"]
 _T, _V1 = _RIGHT.split(",")
 _ARABIC: Final = str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩")
 

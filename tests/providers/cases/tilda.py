@@ -1,4 +1,4 @@
-"""What Tilda sends."""
+"""Deliveries of Tilda."""
 
 import hashlib
 import hmac
@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Final
 from urllib.parse import urlencode
 
-from paidonce.providers import tilda
-from paidonce.providers.contract import Delivery, Provider, Setup
+from paidonce.providers.contract import Delivery, Provider, ProviderConfig
+from paidonce.providers.tilda import provider as tilda
 from tests.providers.conformance import (
     FORM,
     JSON,
@@ -18,65 +18,65 @@ from tests.providers.conformance import (
     SECRETS,
     TOLERANCE_S,
     Case,
-    Said,
+    ExpectedEvent,
 )
 
 
 def tilda_provider(
     *secrets: str, currency: str = "RUB", tolerance_s: int | None = TOLERANCE_S
 ) -> Provider:
-    return tilda.configure(Setup(KEY, secrets, {"currency": currency}, tolerance_s))
+    return tilda.configure(ProviderConfig(KEY, secrets, {"currency": currency}, tolerance_s))
 
 
-def contract_body(said: Said) -> bytes:
+def contract_body(expected: ExpectedEvent) -> bytes:
     fields = {
-        "external_payment_id": said.payment_id,
-        "event_id": said.event_id,
-        "status": said.kind,
-        "amount": said.amount,
-        "currency": said.currency,
-        "email": said.email,
+        "external_payment_id": expected.payment_id,
+        "event_id": expected.event_id,
+        "status": expected.kind,
+        "amount": expected.amount,
+        "currency": expected.currency,
+        "email": expected.email,
     }
     return json.dumps({key: value for key, value in fields.items() if value is not None}).encode()
 
 
-def signed_contract(said: Said, secret: str, sent_at: datetime) -> Delivery:
-    body = contract_body(said)
+def signed_contract(expected: ExpectedEvent, secret: str, sent_at: datetime) -> Delivery:
+    body = contract_body(expected)
     signature = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
     return Delivery(JSON | {"x-signature": signature}, body, RECEIVED_AT)
 
 
-def contract_with_secret(said: Said, secret: str, sent_at: datetime) -> Delivery:
-    return Delivery(JSON | {"x-shared-secret": secret}, contract_body(said), RECEIVED_AT)
+def contract_with_secret(expected: ExpectedEvent, secret: str, sent_at: datetime) -> Delivery:
+    return Delivery(JSON | {"x-shared-secret": secret}, contract_body(expected), RECEIVED_AT)
 
 
-def payment_part(said: Said) -> dict[str, str]:
+def payment_part(expected: ExpectedEvent) -> dict[str, str]:
     return {
-        "sys": "tinkoff" if said.kind == "paid" else said.kind,
-        "systranid": said.payment_id,
-        "orderid": said.event_id or "",
-        "amount": said.amount,
+        "sys": "tinkoff" if expected.kind == "paid" else expected.kind,
+        "systranid": expected.payment_id,
+        "orderid": expected.event_id or "",
+        "amount": expected.amount,
     }
 
 
-def form_with_json(said: Said) -> tuple[dict[str, str], bytes]:
-    part = json.dumps(payment_part(said) | {"products": ["5 км=490"]}, ensure_ascii=False)
-    fields = {"Name": "Покупатель", "Email": said.email or "", "payment": part}
+def form_with_json(expected: ExpectedEvent) -> tuple[dict[str, str], bytes]:
+    part = json.dumps(payment_part(expected) | {"products": ["5 км=490"]}, ensure_ascii=False)
+    fields = {"Name": "Покупатель", "Email": expected.email or "", "payment": part}
     return FORM, urlencode({**fields, "formid": "form1", "tranid": "1:2"}).encode()
 
 
-def form_as_json(said: Said) -> tuple[dict[str, str], bytes]:
-    part = payment_part(said) | {"products": [{"name": "x", "quantity": 3, "price": "2"}]}
-    return JSON, json.dumps({"Email": said.email, "payment": part, "tranid": "1:2"}).encode()
+def form_as_json(expected: ExpectedEvent) -> tuple[dict[str, str], bytes]:
+    part = payment_part(expected) | {"products": [{"name": "x", "quantity": 3, "price": "2"}]}
+    return JSON, json.dumps({"Email": expected.email, "payment": part, "tranid": "1:2"}).encode()
 
 
-def form_with_brackets(said: Said) -> tuple[dict[str, str], bytes]:
-    part = {f"payment[{name}]": value for name, value in payment_part(said).items()}
-    fields = {"email": said.email or "", **part, "payment[products][0][name]": "x"}
+def form_with_brackets(expected: ExpectedEvent) -> tuple[dict[str, str], bytes]:
+    part = {f"payment[{name}]": value for name, value in payment_part(expected).items()}
+    fields = {"email": expected.email or "", **part, "payment[products][0][name]": "x"}
     return FORM, urlencode(fields).encode()
 
 
-Shape = Callable[[Said], tuple[dict[str, str], bytes]]
+Shape = Callable[[ExpectedEvent], tuple[dict[str, str], bytes]]
 SHAPES: Final[dict[str, Shape]] = {
     "json in a field": form_with_json,
     "json": form_as_json,
@@ -85,8 +85,8 @@ SHAPES: Final[dict[str, Shape]] = {
 
 
 def form_case(name: str, shape: Shape) -> Case:
-    def deliver(said: Said, secret: str, sent_at: datetime) -> Delivery:
-        headers, body = shape(said)
+    def deliver(expected: ExpectedEvent, secret: str, sent_at: datetime) -> Delivery:
+        headers, body = shape(expected)
         return Delivery(headers | {"x-api-key": secret}, body, RECEIVED_AT)
 
     return Case(
@@ -101,7 +101,7 @@ def form_case(name: str, shape: Shape) -> Case:
     )
 
 
-_HEX: Final = signed_contract(Said(), SECRETS[0], RECEIVED_AT).headers["x-signature"]
+_HEX: Final = signed_contract(ExpectedEvent(), SECRETS[0], RECEIVED_AT).headers["x-signature"]
 
 TILDA: Final = Case(
     name="tilda",

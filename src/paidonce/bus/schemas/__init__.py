@@ -1,7 +1,7 @@
-"""What the body of each type of message holds, as JSON Schemas (draft 2020-12).
+"""JSON Schemas (draft 2020-12) of the bodies of all message types.
 
-They lie beside this file, and are shipped with the program. Fields may be added to a body without
-a word; whoever reads it passes over what he does not know.
+The files are part of the package. Fields may be added at any time; readers have to ignore unknown
+ones.
 """
 
 import json
@@ -9,15 +9,15 @@ from importlib.resources import files
 from typing import Any, Final
 
 VERSION: Final = 1
-"""Of all of them. It grows when a reader of the old ones could be misled."""
+"""The version of all schemas. It grows with incompatible changes."""
 
 
 def schema_id(type_: str) -> str:
-    """The `$id` of the schema of a type, which CloudEvents call `dataschema`."""
+    """The `$id` of the schema of a type: the CloudEvents attribute `dataschema`."""
     return f"urn:paidonce:event:{type_}:{VERSION}"
 
 
 def schemas() -> dict[str, Any]:
-    """Every schema by the type that it is of."""
+    """All schemas by message type."""
     found = (one for one in files(__name__).iterdir() if one.name.endswith(".json"))
     return {one.name.removesuffix(".json"): json.loads(one.read_text("utf-8")) for one in found}

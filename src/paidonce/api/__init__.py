@@ -1,0 +1,1 @@
+"""The HTTP API of operators: authentication, problem details, pages, OpenAPI, health."""

@@ -1,0 +1,270 @@
+"""A running process: its background services and its HTTP applications."""
+
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Set
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fastapi import FastAPI
+
+from paidonce.bootstrap.api import describe, operators_api
+from paidonce.bootstrap.health import HealthSource, add_health
+from paidonce.bootstrap.rules import (
+    check_settings,
+    load_gateway,
+    load_rules,
+    load_timers,
+    payout_options,
+)
+from paidonce.bootstrap.services import Services, build_services
+from paidonce.bus.bisect import Retries
+from paidonce.bus.consumer import Consumer
+from paidonce.bus.contract import Bus, open_bus
+from paidonce.bus.relay import Relay
+from paidonce.core.actors import Scope as KeyScope
+from paidonce.db.opening import open_migrated_database
+from paidonce.db.pool import Database
+from paidonce.errors import ConfigurationError, InvalidRequestError
+from paidonce.guard.setup import GuardComponents, build_guard
+from paidonce.inbox.confirmation import Approver
+from paidonce.inbox.edge import Edge, Receive, Scope, Send, is_delivery, path_within
+from paidonce.inbox.group import Group
+from paidonce.inbox.intake import Intake
+from paidonce.inbox.sample_webhooks import add_sample_webhooks
+from paidonce.keys.authenticator import KeyAuthenticator, KeyGuard
+from paidonce.keys.pepper import load_pepper
+from paidonce.lookup.worker import MAX_AT_ONCE, LookupWorker
+from paidonce.maintenance.janitor import Janitor, usual_tasks
+from paidonce.notifications.channels import load_channels
+from paidonce.notifications.notifier import Notifier
+from paidonce.payouts import processor, views
+from paidonce.payouts.callbacks import CallbackRetries
+from paidonce.payouts.caller import GatewayCaller
+from paidonce.payouts.gateway import Gateway
+from paidonce.processing.items import QueueName, Rules, Source
+from paidonce.queue.worker import MAX_BATCH, MAX_BYTES_IN_HAND, Worker
+from paidonce.reconciliation.worker import ReconciliationWorker
+from paidonce.replay.worker import ReplayWorker
+from paidonce.runtime.leader import Leader
+from paidonce.runtime.notify import WakeupReceiver, WakeupSender
+from paidonce.runtime.service import Service, Supervisor
+from paidonce.runtime.wakeup import Wakeup
+from paidonce.settings import Role, Settings
+from paidonce.statistics.counting import DroppedCounter
+from paidonce.wallet.commands import ReservationExpiry
+
+ALL_ROLES: Final = frozenset(Role)
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """A running process."""
+
+    services: Services
+    database: Database
+    edge: Edge | None
+    asgi: "Dispatcher | FastAPI"
+    finish: Callable[[], None]
+    """Ask background services to finish, before a stop."""
+    give_up: Callable[[], None]
+    """Answer waiting requests with 503, so that their senders try again."""
+
+
+class Dispatcher:
+    """Passes deliveries to the edge, and everything else to the API of operators."""
+
+    def __init__(self, edge: Edge, api: Any) -> None:
+        self._edge = edge
+        self._api = api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_for_edge = is_delivery(path_within(scope))
+        await (self._edge if is_for_edge else self._api)(scope, receive, send)
+
+
+async def accept_bootstrap_key(services: Services) -> bool:
+    """Make the key of PAIDONCE_BOOTSTRAP_KEY valid, if it is set. Raises ConfigurationError."""
+    key = os.environ.get("PAIDONCE_BOOTSTRAP_KEY")
+    if key is None:
+        return False
+    try:
+        await services.keys.ensure(key, "bootstrap", KeyScope.ADMIN)
+    except InvalidRequestError as error:
+        raise ConfigurationError(f"PAIDONCE_BOOTSTRAP_KEY (hidden): {error}") from None
+    return True
+
+
+@asynccontextmanager
+async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIterator[App]:
+    """A process with these roles. At the end, accepted deliveries are processed and answered."""
+    bus = open_bus(settings.bus)
+    check_settings(settings)
+    async with open_migrated_database(settings) as database, AsyncExitStack() as stack:
+        rules, sources = await load_rules(settings, database)
+        services = build_services(database, rules, load_pepper(settings), settings.wallet)
+        stack.push_async_callback(services.wallet_commands.stop)
+        stack.push_async_callback(bus.close)
+        wakeup = Wakeup()
+        background = Supervisor(
+            *_background(settings, roles, database, rules, sources, bus, wakeup)
+        )
+        await stack.enter_async_context(background.running())
+        group = Group(database, rules, settings.server.max_waiting, wakeup)
+        intake = Intake(group, Approver(database), sources, settings.server.mode == "queued")
+        receiving = Supervisor()
+        guard = None
+        if Role.WEB in roles:
+            group.start()
+            stack.push_async_callback(group.stop)
+            guard = await build_guard(settings, database, rules.routes)
+            receiving.add(WakeupSender(database, wakeup), *guard.services)
+            receiving.add(DroppedCounter(database, intake.dropped))
+        await stack.enter_async_context(receiving.running())
+        health = HealthSource(
+            database,
+            services,
+            group if guard else None,
+            intake.sources,
+            (background, receiving),
+        )
+        edge, asgi = _build_api(settings, rules, health, intake, guard)
+
+        def give_up() -> None:
+            group.give_up()
+            services.wallet_commands.give_up()
+
+        yield App(services, database, edge, asgi, background.finish, give_up)
+
+
+def _background(
+    settings: Settings,
+    roles: Set[Role],
+    database: Database,
+    rules: Rules,
+    sources: Mapping[str, Source],
+    bus: Bus,
+    wakeup: Wakeup,
+) -> list[Service]:
+    """The background services of these roles. Their leader roles share one session."""
+    leader, bus_wakeup = Leader(database), Wakeup()
+    services: list[Service] = []
+    if Role.WORKER in roles:
+        timers = load_timers(settings, sources)
+        services += [
+            WakeupReceiver(database, wakeup),
+            *_workers(settings, database, rules, wakeup, leader),
+            ReconciliationWorker(database, rules, wakeup, timers, leader=leader),
+        ]
+    if Role.RELAY in roles:
+        channels = load_channels(settings.notifications)
+        if channels:
+            services.append(Notifier(database, channels, leader))
+        services.append(Relay(database, bus, leader=leader, wakeup=bus_wakeup))
+    if Role.PAYMENTS in roles:
+        services += _payouts(settings, database, rules, bus, bus_wakeup)
+    if Role.QUERY in roles:
+        services.append(_query_service(settings, database, rules, bus, bus_wakeup))
+    if Role.JANITOR in roles:
+        tasks = [ReservationExpiry(), *usual_tasks(settings.retention)]
+        services.append(Janitor(database, settings.retention, tasks, leader))
+    return services
+
+
+def _workers(
+    settings: Settings, database: Database, rules: Rules, wakeup: Wakeup, leader: Leader
+) -> list[Service]:
+    """All services that process stored events."""
+    limit = _batch_limit(settings)
+    return [
+        Worker(database, rules, wakeup, limit),
+        LookupWorker(database, rules, wakeup, min(limit, MAX_AT_ONCE), leader=leader),
+        *_hook_workers(settings, database, rules, wakeup),
+        ReplayWorker(database, rules, wakeup, limit, leader),
+    ]
+
+
+def _payouts(
+    settings: Settings, database: Database, rules: Rules, bus: Bus, wakeup: Wakeup
+) -> list[Service]:
+    """The services of payouts; none if no gateway is configured."""
+    gateway, options = load_gateway(settings), payout_options(settings, rules)
+    if gateway is None or options is None:
+        return []
+    consumer = Consumer(
+        bus,
+        database,
+        name=processor.GROUP,
+        aggregate_types=processor.AGGREGATE_TYPES,
+        consume=processor.PayoutProcessor(options).consume,
+        retries=Retries(**settings.retry.model_dump()),
+        routes=rules.routes,
+        wakeup=wakeup,
+    )
+    caller = GatewayCaller(database, Gateway(gateway), options, wakeup)
+    return [consumer, caller, CallbackRetries(database, options)]
+
+
+def _query_service(
+    settings: Settings, database: Database, rules: Rules, bus: Bus, wakeup: Wakeup
+) -> Service:
+    return Consumer(
+        bus,
+        database,
+        name=views.GROUP,
+        aggregate_types=views.AGGREGATE_TYPES,
+        consume=views.consume,
+        retries=Retries(**settings.retry.model_dump()),
+        routes=rules.routes,
+        wakeup=wakeup,
+    )
+
+
+def _build_api(
+    settings: Settings,
+    rules: Rules,
+    health: HealthSource,
+    intake: Intake,
+    guard: GuardComponents | None,
+) -> "tuple[Edge | None, Dispatcher | FastAPI]":
+    """The HTTP applications. Without the web role only health and metrics are answered."""
+    if guard is None:
+        api = FastAPI(openapi_url=None)
+        add_health(api, health)
+        return None, api
+    services = health.services
+    server, takes_tests = settings.server, settings.environment != "production"
+    edge = Edge(
+        intake,
+        guard.addresses,
+        guard.guard,
+        server.max_body_bytes,
+        server.request_timeout_s,
+        takes_tests,
+    )
+    api = operators_api(
+        services,
+        KeyAuthenticator(
+            services.keys, KeyGuard(guard.addresses, guard.api_key_limit, guard.security_log)
+        ),
+        rules.masker,
+        server.max_body_bytes,
+    )
+    add_health(api, health)
+    add_sample_webhooks(api, services.orders, intake, takes_tests)
+    describe(api, intake.sources)
+    return edge, Dispatcher(edge, api)
+
+
+def _hook_workers(
+    settings: Settings, database: Database, rules: Rules, wakeup: Wakeup
+) -> list[Worker]:
+    """Workers that process one event in a transaction. Without handlers one empties the queue."""
+    number = settings.handler_concurrency if rules.handlers else 1
+    return [Worker(database, rules, wakeup, 1, QueueName.HOOKS) for _ in range(number)]
+
+
+def _batch_limit(settings: Settings) -> int:
+    """How many events a worker may hold in memory, by the largest possible body."""
+    by_size = MAX_BYTES_IN_HAND // settings.server.max_body_bytes
+    return min(max(by_size, 1), MAX_BATCH)

@@ -1,0 +1,217 @@
+"""Whether the service is well: for orchestrators, for people, and for Prometheus."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from fastapi import FastAPI, Response
+from fastapi.responses import PlainTextResponse
+from prometheus_client import Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from pydantic import BaseModel
+
+from paidonce import telemetry
+from paidonce.api.problems import CONTENT_TYPE
+from paidonce.bootstrap.services import Services
+from paidonce.bus.model import BusStatus
+from paidonce.core.events import Code
+from paidonce.core.money import EXPONENTS
+from paidonce.db.pool import Database
+from paidonce.errors import DatabaseUnavailableError, PaidonceError
+from paidonce.inbox.group import Group
+from paidonce.processing.items import Source
+from paidonce.runtime.service import Supervisor
+
+UNLINKED: Final = frozenset({Code.USER_MISSING, Code.UNLINKED_PAYMENT, Code.ORDER_MISSING})
+WAITING_STATUSES: Final = ("RECEIVED", "VALIDATED", "FAILED_RETRYABLE", "DEAD_LETTER")
+
+_ERRORS: Final = {
+    "invalid_signature": telemetry.INVALID_SIGNATURES,
+    "stale": telemetry.STALE,
+    "conflict": telemetry.CONFLICTS,
+    "failed_retryable": telemetry.FAILED_RETRYABLE,
+    "failed_final": telemetry.FAILED_FINAL,
+    "dead_letter": telemetry.DEAD_LETTERS,
+}
+_AWAY: Final[dict[int | str, dict[str, Any]]] = {
+    503: {
+        "description": "Deliveries cannot be taken now.",
+        "content": {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemBody"}}},
+    }
+}
+
+
+class HealthySource(BaseModel):
+    """A gateway that may send."""
+
+    name: str
+    provider: str
+
+
+class Health(BaseModel):
+    """Whether the service is well: `errors` counts since it started, over all its processes."""
+
+    status: Literal["ok", "unavailable"]
+    sources: list[HealthySource]
+    response_time_ms: float
+    errors: dict[str, int]
+
+
+class Readiness(BaseModel):
+    """Whether deliveries are accepted, and which background services fail and are restarted."""
+
+    status: Literal["ready"] = "ready"
+    degraded: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class HealthSource:
+    """What the endpoints report on."""
+
+    database: Database
+    services: Services
+    group: Group | None
+    sources: Mapping[str, Source]
+    supervisors: Sequence[Supervisor] = ()
+
+    async def check(self) -> None:
+        """Raise DatabaseUnavailableError if deliveries cannot be accepted."""
+        await self.database.ping()
+        if self.group is not None and not self.group.is_running:
+            raise DatabaseUnavailableError("no flusher runs")
+
+    @property
+    def degraded(self) -> list[str]:
+        """The names of background services that failed a moment ago."""
+        return sorted(name for one in self.supervisors for name in one.degraded)
+
+
+def add_health(api: FastAPI, health: HealthSource) -> None:
+    """Add the endpoints that need no key."""
+
+    measures = _Measures(health.services)
+
+    @api.get("/healthz", tags=["health"])
+    async def healthz() -> dict[str, str]:
+        """Whether the process answers."""
+        return {"status": "ok"}
+
+    @api.get("/readyz", tags=["health"], responses=_AWAY)
+    async def readyz() -> Readiness:
+        """Whether deliveries are accepted now."""
+        await health.check()
+        return Readiness(degraded=health.degraded)
+
+    @api.get("/webhooks/health", tags=["health"], responses={503: {"model": Health}})
+    async def webhooks_health(answer: Response) -> Health:
+        """Status, sources, response time and error counts."""
+        return await _webhooks_health(health, answer)
+
+    @api.get("/metrics", tags=["health"], response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """Prometheus metrics."""
+        text = telemetry.exposition(await measures.measured())
+        return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+async def _webhooks_health(health: HealthSource, answer: Response) -> Health:
+    started_s = time.monotonic()
+    try:
+        await health.check()
+        is_well = True
+    except PaidonceError:
+        is_well = False
+    answer.status_code = 200 if is_well else 503
+    return Health(
+        status="ok" if is_well else "unavailable",
+        sources=[
+            HealthySource(name=source.name, provider=source.provider.name)
+            for source in health.sources.values()
+        ],
+        response_time_ms=round((time.monotonic() - started_s) * 1000, 3),
+        errors={name: telemetry.total(counter) for name, counter in _ERRORS.items()},
+    )
+
+
+class _Measures:
+    """Reads the gauges from the database. Concurrent scrapes share one read."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._asking: asyncio.Task[list[Metric]] | None = None
+
+    async def measured(self) -> list[Metric]:
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(_measured(self._services))
+        return await asyncio.shield(self._asking)
+
+
+async def _measured(services: Services) -> list[Metric]:
+    """The gauges; none if the database is unavailable. The counters are returned in any case."""
+    try:
+        backlog = await services.events.backlog()
+        money = await services.payments.unapplied_money()
+        review = await services.payments.to_review()
+        bans = await services.bans.count()
+        pending = await services.notifications.pending()
+        findings = await services.reconciliations.open_findings()
+        reconciled = await services.reconciliations.last_reconciled()
+        bus = await services.bus.status()
+        wallet_review = await services.payouts.count_reviews()
+        dead_callbacks = await services.payouts.count_dead_callbacks()
+    except PaidonceError:
+        return []
+    waiting = {row["status"]: row for row in backlog}
+    nothing = {"number": 0, "oldest_s": 0.0}
+    rows = {(status,): waiting.get(status, nothing) for status in WAITING_STATUSES}
+    counts: dict[tuple[str, ...], float] = {
+        (row["currency"], row["reason"]): row["number"] for row in money
+    }
+    amounts: dict[tuple[str, ...], float] = {
+        (row["currency"], row["reason"]): row["sum_minor"] / 10 ** EXPONENTS[row["currency"]]
+        for row in money
+    }
+    return [
+        telemetry.BACKLOG.family({labels: row["number"] for labels, row in rows.items()}),
+        telemetry.OLDEST_EVENT.family({labels: row["oldest_s"] for labels, row in rows.items()}),
+        telemetry.UNAPPLIED.family(counts),
+        telemetry.UNAPPLIED_AMOUNT.family(amounts),
+        telemetry.OLDEST_UNAPPLIED.family({(): _oldest_s(money)}),
+        telemetry.OLDEST_UNLINKED.family(
+            {(): _oldest_s(row for row in money if row["reason"] in UNLINKED)}
+        ),
+        telemetry.REVIEW.family({(row["reason"],): row["number"] for row in review}),
+        telemetry.OLDEST_REVIEW.family({(row["reason"],): row["oldest_s"] for row in review}),
+        telemetry.BANS.family({(): bans}),
+        telemetry.NOTIFICATIONS_PENDING.family({(one.channel,): one.number for one in pending}),
+        telemetry.NOTIFICATIONS_OLDEST_PENDING.family(
+            {(one.channel,): one.oldest_s for one in pending}
+        ),
+        telemetry.RECONCILIATION_FINDINGS.family(
+            {(row["source"], row["kind"]): row["number"] for row in findings}
+        ),
+        telemetry.RECONCILIATION_AGE.family({(row["source"],): row["age_s"] for row in reconciled}),
+        telemetry.WALLET_PAYMENTS_REVIEW.family(
+            {(reason,): number for reason, number in wallet_review.items()}
+        ),
+        telemetry.DEAD_CALLBACKS.family({(): dead_callbacks}),
+        *_measured_bus(bus),
+    ]
+
+
+def _measured_bus(bus: BusStatus) -> list[Metric]:
+    return [
+        telemetry.BUS_UNPUBLISHED.family({(): bus.unpublished}),
+        telemetry.BUS_OLDEST_UNPUBLISHED.family({(): bus.oldest_unpublished_s}),
+        telemetry.BUS_LAG.family(
+            {(one.consumer, one.aggregate_type): one.lag for one in bus.groups}
+        ),
+        telemetry.BUS_INACTIVE.family({(name,): s for name, s in bus.inactive_s().items()}),
+        telemetry.BUS_DEAD_LETTERS.family({(name,): n for name, n in bus.dead_letters.items()}),
+    ]
+
+
+def _oldest_s(rows: Iterable[Mapping[str, Any]]) -> float:
+    return max((float(row["oldest_s"]) for row in rows), default=0.0)

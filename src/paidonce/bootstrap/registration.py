@@ -1,0 +1,71 @@
+"""The rows that mirror the settings: sources and versions of plans."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from paidonce.core.events import SourceId
+from paidonce.core.money import Money
+from paidonce.core.plans import Plan
+from paidonce.db.queries import Connection, load_queries
+from paidonce.errors import ConfigurationError
+
+QUERIES: Final = load_queries(__file__)
+
+
+async def register_source(connection: Connection, name: str, provider: str) -> SourceId:
+    """The id of the source with this name, registered if new.
+
+    Raises ConfigurationError if its provider changed.
+    """
+    await QUERIES["register_source"].run(connection, name=name, provider=provider)
+    row = await QUERIES["find_source"].row(connection, name=name)
+    assert row is not None
+    if row["provider"] != provider:
+        raise ConfigurationError(
+            f"sources.{name}.provider = {provider!r}: this source has events of provider "
+            f"{row['provider']!r} already; give the new one another name"
+        )
+    return SourceId(row["id"])
+
+
+async def sync_plans(connection: Connection, configured: Iterable[Plan]) -> list[Plan]:
+    """Record the plans that changed since the last start, and return all versions.
+
+    A new price is valid for payments from now on. Runs in the caller's transaction.
+    """
+    await QUERIES["lock_plans"].row(connection)
+    latest = {plan.id: plan for plan in await _all_plans(connection)}
+    for plan in configured:
+        if _terms(latest.get(plan.id)) != _terms(plan):
+            await QUERIES["add_plan"].run(
+                connection,
+                plan_id=plan.id,
+                price_minor=plan.price.amount_minor,
+                currency=plan.price.currency,
+                product=plan.product,
+                days=plan.days,
+                months=plan.months,
+                is_default=plan.is_default,
+            )
+    return await _all_plans(connection)
+
+
+async def _all_plans(connection: Connection) -> list[Plan]:
+    return [
+        Plan(
+            id=row["plan_id"],
+            price=Money(row["price_minor"], row["currency"]),
+            product=row["product"],
+            days=row["days"],
+            months=row["months"],
+            is_default=row["is_default"],
+            valid_from=row["valid_from"],
+        )
+        for row in await QUERIES["all_plans"].rows(connection)
+    ]
+
+
+def _terms(plan: Plan | None) -> tuple[object, ...] | None:
+    if plan is None:
+        return None
+    return (plan.price, plan.product, plan.days, plan.months, plan.is_default)

@@ -1,0 +1,166 @@
+"""Turns the settings into what processing and the capabilities need."""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+
+from paidonce import telemetry
+from paidonce.bootstrap.registration import register_source, sync_plans
+from paidonce.core.events import SourceId
+from paidonce.core.masking import Masker
+from paidonce.core.money import money
+from paidonce.core.orders import Kind
+from paidonce.core.plans import Plan, PlanBook, plan_book
+from paidonce.core.retry import RetryPolicy
+from paidonce.db.pool import Database, explain_missing_privileges
+from paidonce.errors import ConfigurationError, InvalidMoneyError
+from paidonce.guard.setup import check_limits, load_addresses
+from paidonce.hooks.registry import Handlers, import_handlers, registered_handlers
+from paidonce.keys.pepper import load_pepper
+from paidonce.notifications.channels import load_channels, routes
+from paidonce.payouts.gateway import GatewayOptions
+from paidonce.payouts.model import PollSchedule
+from paidonce.payouts.processor import PayoutOptions
+from paidonce.processing.items import Rules, Source
+from paidonce.providers import load_providers, load_source_secrets
+from paidonce.reconciliation.worker import Timer
+from paidonce.settings import PlanSettings, Settings, resolve_secret
+
+
+def check_settings(settings: Settings) -> None:
+    """Raise ConfigurationError for every mistake that is visible before the start."""
+    load_providers(settings)
+    load_plans(settings.plans)
+    load_addresses(settings)
+    check_limits(settings)
+    if settings.security.pepper is not None:
+        load_pepper(settings)
+    load_handlers(settings)
+    load_channels(settings.notifications)
+    check_timers(settings)
+    load_gateway(settings)
+
+
+async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dict[str, Source]]:
+    """The rules of processing, and the sources by name. Registers both in the database."""
+    providers = load_providers(settings)
+    handlers = load_handlers(settings)
+    sources: dict[str, Source] = {}
+    async with explain_missing_privileges(database.url), database.transaction() as connection:
+        plans = await sync_plans(connection, load_plans(settings.plans))
+        for name, provider in providers.items():
+            source_id = await register_source(connection, name, provider.name)
+            chosen = settings.sources[name]
+            by_email = chosen.link_by_email
+            if by_email is None:
+                by_email = provider.links_by_email
+            is_payout_source = name == settings.payouts.source
+            sources[name] = Source(
+                source_id,
+                name,
+                provider,
+                by_email,
+                chosen.lookup_rate,
+                has_handlers=bool(handlers) and not is_payout_source,
+                is_payout_source=is_payout_source,
+            )
+    return _rules_of(settings, plan_book(plans, settings.plans), sources, handlers), sources
+
+
+def _rules_of(
+    settings: Settings, plans: PlanBook, sources: dict[str, Source], handlers: Handlers
+) -> Rules:
+    by_id: dict[SourceId, Source] = {source.id: source for source in sources.values()}
+    kept = frozenset(map(Kind, settings.refunds.kept))
+    masker = Masker([*load_source_secrets(settings), *_gateway_keys(settings)])
+    telemetry.mask_with(masker)
+    retry = RetryPolicy(**settings.retry.model_dump())
+    channels = load_channels(settings.notifications)
+    return Rules(plans, by_id, retry, kept, handlers, masker, routes(channels))
+
+
+def load_plans(configured: Mapping[str, PlanSettings]) -> list[Plan]:
+    """The configured plans. Raises ConfigurationError."""
+    return [_plan(plan_id, plan) for plan_id, plan in configured.items()]
+
+
+def _plan(plan_id: str, plan: PlanSettings) -> Plan:
+    try:
+        price = money(plan.price, plan.currency)
+    except InvalidMoneyError as error:
+        raise ConfigurationError(
+            f"plans.{plan_id}.price = {plan.price!r}, currency = {plan.currency!r}: {error}"
+        ) from None
+    if price.amount_minor == 0:
+        raise ConfigurationError(f"plans.{plan_id}.price = {plan.price!r}: give a price above zero")
+    now = datetime.now(UTC)
+    return Plan(plan_id, price, plan.product, plan.days, plan.months, plan.default, now)
+
+
+def load_timers(settings: Settings, sources: Mapping[str, Source]) -> dict[SourceId, Timer]:
+    """The schedule of the reconciliation of each source."""
+    return {
+        sources[name].id: Timer(
+            timedelta(hours=chosen.reconcile_every_h), timedelta(days=chosen.reconcile_days)
+        )
+        for name, chosen in settings.sources.items()
+        if chosen.reconcile_every_h > 0
+    }
+
+
+def check_timers(settings: Settings) -> None:
+    """Raise ConfigurationError if a source with a schedule cannot be reconciled."""
+    for name, provider in load_providers(settings).items():
+        every_h = settings.sources[name].reconcile_every_h
+        if every_h > 0 and provider.statement_api() is None:
+            raise ConfigurationError(
+                f"sources.{name}.reconcile_every_h = {every_h}: {provider.name} has no list of "
+                "payments to reconcile with; leave it out"
+            )
+
+
+def load_gateway(settings: Settings) -> GatewayOptions | None:
+    """How to reach the gateway of payouts; None if there is none. Raises ConfigurationError."""
+    chosen = settings.payouts
+    if chosen.gateway_url is None:
+        return None
+    if chosen.source not in settings.sources:
+        raise ConfigurationError(
+            f"payouts.source = {chosen.source!r}: there is no such source; name the one "
+            "whose webhooks are the gateway's callbacks"
+        )
+    return GatewayOptions(
+        url=chosen.gateway_url,
+        key=next(_gateway_keys(settings), None),
+        timeout_s=chosen.timeout_s,
+        rate=chosen.rate,
+        max_calls=chosen.max_calls,
+    )
+
+
+def payout_options(settings: Settings, rules: Rules) -> PayoutOptions | None:
+    """The options of payouts; None without a gateway."""
+    source = next((one for one in rules.sources.values() if one.is_payout_source), None)
+    if source is None:
+        return None
+    chosen = settings.payouts
+    schedule = PollSchedule(
+        first_s=chosen.first_pause_s,
+        longest_s=chosen.longest_pause_s,
+        silent_after_s=chosen.silent_after_s,
+        pending_after_s=chosen.pending_after_s,
+        slow_s=chosen.slow_pause_s,
+    )
+    return PayoutOptions(source.id, source.name, rules.routes, schedule, chosen.callback_attempts)
+
+
+def _gateway_keys(settings: Settings) -> Iterator[str]:
+    """The key of the gateway of payouts, if there is one."""
+    reference = settings.payouts.gateway_key
+    if reference is not None:
+        yield resolve_secret(reference, "payouts.gateway_key")
+
+
+def load_handlers(settings: Settings) -> Handlers:
+    """The user's handlers. Raises ConfigurationError."""
+    import_handlers(settings.handlers)
+    return registered_handlers(settings.handler_timeout_s, settings.handler_concurrency)

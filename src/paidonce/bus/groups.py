@@ -1,0 +1,78 @@
+"""Consumer groups: their cursors, and the messages that they have consumed (BUS-1)."""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+from uuid import UUID
+
+from paidonce.bus.model import GroupStatus
+from paidonce.bus.outbox import MAX_COUNTED
+from paidonce.db.queries import Connection, load_queries
+
+QUERIES: Final = load_queries(__file__)
+
+
+async def register(connection: Connection, consumer: str, aggregate_types: Collection[str]) -> None:
+    """Create the group's missing cursors. A new one starts with the oldest stored message."""
+    await QUERIES["register"].run(connection, consumer=consumer, types=list(aggregate_types))
+
+
+async def has_unread(
+    connection: Connection, consumer: str, aggregate_types: Collection[str]
+) -> bool:
+    """Whether there are published messages after the group's cursors."""
+    row = await QUERIES["has_unread"].row(
+        connection, consumer=consumer, types=list(aggregate_types)
+    )
+    return row is not None
+
+
+async def lock_cursors(
+    connection: Connection, consumer: str, aggregate_types: Collection[str]
+) -> dict[str, int]:
+    """Lock those of the group's cursors that no other process of it holds; returns positions."""
+    rows = await QUERIES["lock_cursors"].rows(
+        connection, consumer=consumer, types=list(aggregate_types)
+    )
+    return {row["aggregate_type"]: row["pos"] for row in rows}
+
+
+async def advance(connection: Connection, consumer: str, positions: Mapping[str, int]) -> None:
+    """Move locked cursors forward to these positions."""
+    await QUERIES["advance_cursors"].run(
+        connection, consumer=consumer, types=list(positions), pos=list(positions.values())
+    )
+
+
+async def heartbeat(
+    connection: Connection,
+    consumer: str,
+    aggregate_types: Collection[str],
+    lags: Mapping[str, int] | None,
+) -> None:
+    """Record that the group is active, and its lag by aggregate type.
+
+    Lags are empty if the database counts them. None keeps the last ones.
+    """
+    values = [(lags or {}).get(one) for one in aggregate_types]
+    await QUERIES["heartbeat"].run(
+        connection,
+        consumer=consumer,
+        types=list(aggregate_types),
+        lag=values,
+        has_lag=lags is not None,
+    )
+
+
+async def claim(connection: Connection, consumer: str, ids: Collection[UUID]) -> set[UUID]:
+    """Record messages as consumed; returns the ids of those that were not before.
+
+    Closes the dead letters of these messages. In the transaction of the effect.
+    """
+    rows = await QUERIES["claim"].rows(connection, consumer=consumer, ids=list(ids))
+    return {row["event_id"] for row in rows}
+
+
+async def list_groups(connection: Connection) -> list[GroupStatus]:
+    """The status of every group in each of its topics; lags are counted up to MAX_COUNTED."""
+    rows = await QUERIES["list_groups"].rows(connection, most=MAX_COUNTED)
+    return [GroupStatus(**row) for row in rows]

@@ -1,0 +1,68 @@
+"""`paidonce listen`: forwards copies of deliveries to a developer's server."""
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from paidonce.events.cli import COLUMNS, POLL_S
+from paidonce.events.model import EventQuery, EventView
+from paidonce.terminal.output import Json, json_line, line_of, stderr
+from paidonce.terminal.session import Config, load_command_settings, open_services, run
+
+if TYPE_CHECKING:
+    from paidonce.cli.http import Forwarded
+
+MAX_COPIES: Final = 64
+"""How many copies are in memory at once."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(listen)
+
+
+def listen(
+    forward_to: Annotated[
+        str, typer.Option(help="The URL that gets the copies, such as your own server.")
+    ],
+    source: Annotated[str | None, typer.Option(help="From this source.")] = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Forward copies of deliveries as they arrive, and show the responses, until Ctrl-C.
+
+    A copy has the stored headers and the raw body. Rejected deliveries are forwarded too. The
+    responses change nothing.
+    """
+    from paidonce.cli.http import Forwarder
+    from paidonce.events.service import EventFollower
+
+    settings, _ = load_command_settings(config)
+
+    async def within() -> None:
+        async with open_services(settings) as services, Forwarder(forward_to) as forwarder:
+            follower = EventFollower(services.events, EventQuery(source=source))
+
+            async def forward(event: EventView, headers: dict[str, str], body: bytes) -> None:
+                _print(event, await forwarder.send(headers, body), json)
+
+            stderr.print(f"Forwarding to {forward_to}; Ctrl-C ends it.")
+            while True:
+                new = await follower.poll()
+                for first in range(0, len(new), MAX_COPIES):
+                    copies = await services.events.deliveries(new[first : first + MAX_COPIES])
+                    await asyncio.gather(*(forward(*one) for one in copies))
+                await asyncio.sleep(POLL_S)
+
+    run(within())
+
+
+def _print(event: EventView, answer: "Forwarded", as_json: bool) -> None:
+    if as_json:
+        both: dict[str, Any] = {"event": event, "answer": answer}
+        typer.echo(json_line(both))
+        return
+    status = answer.http if answer.http is not None else "no response"
+    line = line_of(event, COLUMNS, as_json=False)
+    typer.echo(f"{line}  →  {status} {answer.detail} ({answer.duration_ms} ms)")

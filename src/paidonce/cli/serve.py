@@ -1,0 +1,145 @@
+"""`paidonce serve`, `work`, `relay`, `migrate` and `doctor`."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from paidonce.errors import ConfigurationError
+from paidonce.settings import METRICS_FOLDER, Role
+from paidonce.terminal.output import Json, json_text, stderr, stdout
+from paidonce.terminal.session import Config, exit_code, load_command_settings, run
+
+if TYPE_CHECKING:
+    from paidonce.doctor import CheckResult
+
+Host = Annotated[str | None, typer.Option(help="The address to listen on.")]
+Port = Annotated[int | None, typer.Option(help="The port to listen on.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (serve, work, relay, migrate, doctor):
+        app.command()(command)
+
+
+def serve(
+    config: Config = None,
+    host: Host = None,
+    port: Port = None,
+    processes: Annotated[
+        int, typer.Option(min=1, max=64, help="How many processes share the socket.")
+    ] = 1,
+    roles: Annotated[
+        str, typer.Option(help=f"What the processes do: any of {', '.join(Role)}.")
+    ] = ",".join(Role),
+) -> None:
+    """Run the service. Without a configuration it runs a demo on an embedded database."""
+    settings, is_demo = load_command_settings(config, host=host, port=port)
+    chosen = _roles(roles)
+    with _shared_metrics(processes):
+        from paidonce.cli import server
+        from paidonce.runtime.processes import ALONE, Place, Processes
+
+        listener = server.listening_socket(settings.server)
+
+        def serve_at(place: Place) -> None:
+            run(server.serve(settings, is_demo, stderr.print, listener, chosen, place))
+
+        if processes == 1:
+            serve_at(ALONE)
+            return
+        code = Processes(processes, lambda place: exit_code(serve_at, place), listener.close).run()
+    sys.exit(code)
+
+
+def work(config: Config = None, host: Host = None, port: Port = None) -> None:
+    """Process pending events of a service that runs elsewhere. Any number of workers may run.
+
+    With a host or a port, it serves /healthz, /readyz and /metrics there.
+    """
+    from paidonce.cli.server import work as work_until_stopped
+
+    if host is None and port is None:
+        settings, _ = load_command_settings(config)
+        run(work_until_stopped(settings, stderr.print))
+    else:
+        serve(config, host, port, 1, f"{Role.WORKER},{Role.JANITOR}")
+
+
+def relay(config: Config = None, host: Host = None, port: Port = None) -> None:
+    """Publish outbox messages and send notifications. One relay leads, the others stand by.
+
+    With a host or a port, it serves /healthz, /readyz and /metrics there.
+    """
+    from paidonce.cli.server import relay as relay_until_stopped
+
+    if host is None and port is None:
+        settings, _ = load_command_settings(config)
+        run(relay_until_stopped(settings, stderr.print))
+    else:
+        serve(config, host, port, 1, Role.RELAY)
+
+
+def migrate(config: Config = None) -> None:
+    """Migrate the schema of the database to this version."""
+    from paidonce.bootstrap.rules import check_settings
+    from paidonce.db.opening import open_migrated_database
+
+    settings, _ = load_command_settings(config)
+    check_settings(settings)
+
+    async def bring_up() -> None:
+        async with open_migrated_database(settings):
+            stderr.print("The schema is up to date.")
+
+    run(bring_up())
+
+
+def doctor(config: Config = None, json: Json = False) -> None:
+    """Check the installation and say how to repair it. Exit code 1 if there is a problem."""
+    from paidonce.doctor import CheckState, examine
+
+    findings = run(examine(config))
+    has_problem = any(one.state is CheckState.PROBLEM for one in findings)
+    if json:
+        typer.echo(json_text(findings))
+    else:
+        _show_findings(findings)
+    raise typer.Exit(1 if has_problem else 0)
+
+
+def _roles(names: str) -> frozenset[Role]:
+    """The roles in a comma-separated list. Raises ConfigurationError."""
+    chosen = {name.strip() for name in names.split(",") if name.strip()}
+    known = set(Role)
+    if not chosen or not chosen <= known:
+        unknown = ", ".join(sorted(chosen - known)) or "none"
+        raise ConfigurationError(f"--roles {names}: {unknown}; the roles are {', '.join(Role)}")
+    return frozenset(map(Role, chosen))
+
+
+@contextmanager
+def _shared_metrics(processes: int) -> Iterator[None]:
+    """A folder in which several processes keep their metrics; one process needs none."""
+    if processes == 1:
+        yield
+        return
+    with TemporaryDirectory(prefix="paidonce-metrics-") as folder:
+        os.environ[METRICS_FOLDER] = folder
+        yield
+
+
+def _show_findings(findings: Sequence["CheckResult"]) -> None:
+    colours = {"ok": "green", "warning": "yellow", "problem": "red", "skipped": "dim"}
+    table = Table("check", "", "found", "what to do")
+    for one in findings:
+        state = Text(one.state, style=colours[one.state])
+        table.add_row(one.name, state, Text(one.found), Text(one.remedy))
+    stdout.print(table)

@@ -1,0 +1,1 @@
+"""Values and rules of money: pure functions, no I/O, no clock."""

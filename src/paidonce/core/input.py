@@ -1,0 +1,47 @@
+"""Types of input from outside: what the database can store, and times with their zone."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    StringConstraints,
+)
+
+from paidonce.core.orders import MAX_REFERENCE
+
+Text = Annotated[str, StringConstraints(max_length=1_000, pattern=r"^[^\x00]*$")]
+"""Text that PostgreSQL can store."""
+
+Reference = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_REFERENCE, pattern=r"^[^\x00]*$")
+]
+"""An identifier that the merchant chose."""
+
+
+def _require_text(value: object) -> object:
+    if not isinstance(value, str | datetime):
+        raise ValueError("write a time as text, such as 2026-11-15T10:00:00Z")
+    return value
+
+
+def _to_utc(value: datetime) -> datetime:
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("give a time that exists in UTC") from None
+
+
+Time = Annotated[AwareDatetime, BeforeValidator(_require_text), AfterValidator(_to_utc)]
+"""A time with its zone. A bare number is refused: it could be seconds or milliseconds."""
+
+
+class Reason(BaseModel):
+    """The reason of an action, for the audit log."""
+
+    model_config = ConfigDict(extra="forbid")
+    reason: Annotated[Text, StringConstraints(min_length=1)]

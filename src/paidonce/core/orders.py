@@ -1,0 +1,138 @@
+"""Orders: what the merchant expects to be paid for (FUL-2, FUL-3).
+
+The status of an order is computed from its payments: it does not depend on the order of arrival.
+Only closing an order is an action of its own.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from paidonce.core.events import OrderId, PaymentId, SourceId, UserId, WalletId
+from paidonce.core.money import Money, matches
+from paidonce.core.payments import Facts, Payment, PaymentStatus
+
+MAX_REFERENCE: Final = 255
+"""The longest accepted reference: an event cannot carry a longer one."""
+
+
+class Kind(StrEnum):
+    """What a paid order fulfills."""
+
+    ORDER = "order"  # nothing more
+    SUBSCRIPTION = "subscription"
+    BOOKING = "booking"
+    WALLET = "wallet"
+
+
+class OrderStatus(StrEnum):
+    """The status of an order. Failed and voided attempts leave it pending."""
+
+    PENDING = "PENDING"
+    PAID = "PAID"
+    CANCELED = "CANCELED"
+    REFUNDED = "REFUNDED"
+
+
+class BookingStatus(StrEnum):
+    """The status of a booking, which is a kind of order."""
+
+    PENDING = "PENDING"
+    CONFIRMED = "CONFIRMED"
+    CANCELED = "CANCELED"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An order, and the payment that pays it."""
+
+    id: OrderId
+    reference: str
+    kind: Kind
+    amount: Money
+    user_id: UserId | None = None
+    email: str | None = None
+    plan_id: str | None = None
+    wallet_id: WalletId | None = None
+    sources: frozenset[SourceId] | None = None  # None: any may pay it
+    status: OrderStatus = OrderStatus.PENDING
+    applied_payment_id: PaymentId | None = None
+    paid_at: datetime | None = None
+    canceled_at: datetime | None = None
+    refunded_at: datetime | None = None
+    closed_at: datetime | None = None
+    fulfilled_at: datetime | None = None
+    reversed_at: datetime | None = None  # the fulfillment was reversed
+    version: int = 1
+
+    @property
+    def is_fulfilled(self) -> bool:
+        """Whether it is fulfilled now."""
+        return self.fulfilled_at is not None and self.reversed_at is None
+
+    def is_payable_by(self, payment: Payment) -> bool:
+        """Whether source and amount of the payment fit the order."""
+        captured = payment.facts.captured
+        if captured is None or captured.currency != self.amount.currency:
+            return False
+        if not self.accepts_source(payment.source_id):
+            return False
+        was_accepted = payment.applied_at is not None or payment.is_accepted
+        return was_accepted or matches(captured, self.amount)
+
+    def accepts_source(self, source_id: SourceId) -> bool:
+        """Whether this source may pay it."""
+        return self.sources is None or source_id in self.sources
+
+
+def mark_paid(order: Order, payment: Payment, now: datetime) -> Order:
+    """The order, paid by this payment."""
+    return replace(
+        order,
+        status=OrderStatus.PAID,
+        applied_payment_id=payment.id,
+        paid_at=payment.facts.paid_at,
+        canceled_at=None,
+        refunded_at=None,
+        fulfilled_at=order.fulfilled_at if order.is_fulfilled else now,
+        reversed_at=None,
+    )
+
+
+def mark_unpaid(order: Order, payments: Iterable[Payment]) -> Order:
+    """The order when no payment pays it. Its status follows from the returned payments."""
+    if order.closed_at is not None:
+        return order
+    returned = [one for one in payments if one.facts.is_returned and order.is_payable_by(one)]
+    facts = min(returned, key=_rank).facts if returned else Facts()
+    status = _RETURNED_STATUS.get(facts.status, OrderStatus.PENDING)
+    return replace(
+        order,
+        status=status,
+        applied_payment_id=None,
+        paid_at=facts.paid_at,
+        canceled_at=facts.canceled_at if status is OrderStatus.CANCELED else None,
+        refunded_at=facts.refunded_at if status is OrderStatus.REFUNDED else None,
+    )
+
+
+def booking_status(*, is_fulfilled: bool, status: OrderStatus) -> BookingStatus:
+    """The status of the booking of such an order."""
+    if is_fulfilled:
+        return BookingStatus.CONFIRMED
+    if status in (OrderStatus.CANCELED, OrderStatus.REFUNDED):
+        return BookingStatus.CANCELED
+    return BookingStatus.PENDING
+
+
+_RETURNED_STATUS: Final = {
+    PaymentStatus.REFUNDED: OrderStatus.REFUNDED,
+    PaymentStatus.CANCELED: OrderStatus.CANCELED,
+}
+
+
+def _rank(payment: Payment) -> tuple[bool, datetime | None, PaymentId]:
+    """Refunded payments come before canceled ones, then the earliest payment."""
+    return (payment.facts.status is not PaymentStatus.REFUNDED, payment.facts.paid_at, payment.id)

@@ -1,0 +1,391 @@
+"""A payment is a set of facts that only grows; its status is computed from the facts (PAY-2).
+
+Merging is commutative, associative and idempotent: events may arrive in any order, any number of
+times, and end in the same payment.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, assert_never
+
+from paidonce.core.email import email_key
+from paidonce.core.events import (
+    LOST_DISPUTE_PREFIX,
+    EventType,
+    ExternalId,
+    PaymentEvent,
+    PaymentId,
+    Reason,
+    SourceId,
+    SubscriptionId,
+    UserId,
+)
+from paidonce.core.money import Money
+
+
+class PaymentStatus(StrEnum):
+    """What the gateway did with the money. It does not say whether the payment was applied."""
+
+    PENDING = "PENDING"
+    PROCESSING = "PROCESSING"
+    FAILED = "FAILED"
+    SUCCEEDED = "SUCCEEDED"
+    PARTIALLY_REFUNDED = "PARTIALLY_REFUNDED"
+    REFUNDED = "REFUNDED"
+    CANCELED = "CANCELED"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything known about a payment. Each field is merged by a rule that only lets it grow."""
+
+    captured: Money | None = None  # the largest seen in time; if there is none, the largest expired
+    refund_total_minor: int = 0  # the largest cumulative total seen
+    refunds: Mapping[str, int] = field(default_factory=dict)  # distinct refunds by id
+    refund_currency: str | None = None  # of refunds that came before the capture
+    paid_at: datetime | None = None  # times: the earliest seen
+    failed_at: datetime | None = None
+    voided_at: datetime | None = None
+    canceled_at: datetime | None = None
+    refunded_at: datetime | None = None
+    processing_at: datetime | None = None
+    disputed_at: datetime | None = None  # of disputes: the latest seen
+    dispute_won_at: datetime | None = None
+    is_expired: bool = False  # the capture is known only from expired deliveries
+
+    @property
+    def has_timely_capture(self) -> bool:
+        """Whether a delivery in time reported the capture."""
+        return self.captured is not None and not self.is_expired
+
+    @property
+    def captured_minor(self) -> int:
+        return self.captured.amount_minor if self.captured else 0
+
+    @property
+    def refunded_minor(self) -> int:
+        if not self.refunds:
+            return self.refund_total_minor
+        lost = sum(
+            one for name, one in self.refunds.items() if name.startswith(LOST_DISPUTE_PREFIX)
+        )
+        return max(self.refund_total_minor, sum(self.refunds.values()) - lost) + lost
+
+    @property
+    def currency(self) -> str | None:
+        return self.captured.currency if self.captured else self.refund_currency
+
+    @property
+    def is_returned(self) -> bool:
+        """Whether money was captured and all of it went back."""
+        is_back = self.refunded_minor >= self.captured_minor or self.canceled_at is not None
+        return self.captured_minor > 0 and is_back
+
+    @property
+    def status(self) -> PaymentStatus:
+        """Computed. The generated column `payments.status` is the same rule."""
+        if self.captured_minor == 0:
+            return self._status_unpaid()
+        if self.refunded_minor >= self.captured_minor:
+            return PaymentStatus.REFUNDED
+        if self.canceled_at:
+            return PaymentStatus.CANCELED
+        if self.refunded_minor > 0:
+            return PaymentStatus.PARTIALLY_REFUNDED
+        return PaymentStatus.SUCCEEDED
+
+    def _status_unpaid(self) -> PaymentStatus:
+        if self.voided_at:
+            return PaymentStatus.CANCELED
+        if self.failed_at:
+            return PaymentStatus.FAILED
+        if self.processing_at:
+            return PaymentStatus.PROCESSING
+        return PaymentStatus.PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class Payment:
+    """A payment at a gateway: its facts, what it is for, and whether it was applied."""
+
+    id: PaymentId
+    source_id: SourceId
+    ids: tuple[ExternalId, ...]
+    facts: Facts
+    order: str | None = None  # the reference of the order it is for
+    email: str | None = None
+    user_id: UserId | None = None
+    plan_id: str | None = None
+    applied_at: datetime | None = None
+    applied_minor: int = 0  # the amount that was applied
+    reversed_minor: int = 0  # the part of it that was reversed since
+    subscription_id: SubscriptionId | None = None
+    period_start: datetime | None = None  # the period that this payment granted
+    period_end: datetime | None = None
+    is_linked: bool = False  # an operator linked it, whatever its events say
+    is_contested: bool = False  # its events disagree on what it is for
+    is_accepted: bool = False  # an operator accepted it in spite of its amount
+    is_for_refund: bool = False  # an operator marked it for refund: it is never applied
+    is_test: bool = False  # all of its events are test data
+    review: Reason | None = None
+    version: int = 0  # 0: not in the database yet
+
+    @property
+    def is_new(self) -> bool:
+        return self.version == 0
+
+    @property
+    def has_funds(self) -> bool:
+        """Whether money was captured and not all of it went back."""
+        return self.facts.captured_minor > 0 and not self.facts.is_returned
+
+    @property
+    def is_in_effect(self) -> bool:
+        """Whether it was applied and not completely reversed since."""
+        return self.applied_at is not None and self.reversed_minor < self.applied_minor
+
+
+def facts_from_event(event: PaymentEvent, received_at: datetime, is_expired: bool = False) -> Facts:
+    """The facts that one event reports. An event without a time happened when it arrived."""
+    at = event.occurred_at or received_at
+    if event.event_type is EventType.PAID and event.refunded is None and event.refund is None:
+        return Facts(captured=event.amount, paid_at=_paid_at(event, at), is_expired=is_expired)
+    assert not is_expired, "of an expired delivery only the capture counts"
+    facts = _money_facts(event, at)
+    match event.event_type:
+        case EventType.PENDING | EventType.PAID | EventType.REFUNDED:
+            return facts
+        case EventType.PROCESSING:
+            return replace(facts, processing_at=at)
+        case EventType.FAILED:
+            return replace(facts, failed_at=at)
+        case EventType.VOIDED:
+            return replace(facts, voided_at=at)
+        case EventType.CANCELED:
+            return replace(facts, canceled_at=at)
+        case EventType.DISPUTED:
+            return replace(facts, disputed_at=at)
+        case EventType.DISPUTE_WON:
+            return replace(facts, dispute_won_at=at)
+        case _:
+            assert_never(event.event_type)
+
+
+def merge(one: Facts, other: Facts) -> Facts:
+    """Merge two sets of facts. Commutative, associative, idempotent.
+
+    A capture reported in time outranks an expired one; then the larger amount wins.
+    """
+    if one.is_expired != other.is_expired:
+        one, other = _without_expired_money(one, other), _without_expired_money(other, one)
+    captured = _larger(one.captured, other.captured)
+    refund_currency = _larger_text(one.refund_currency, other.refund_currency)
+    return Facts(
+        captured=captured,
+        refund_total_minor=max(one.refund_total_minor, other.refund_total_minor),
+        refunds=_merge_refunds(one.refunds, other.refunds),
+        refund_currency=None if captured else refund_currency,
+        paid_at=_earlier(one.paid_at, other.paid_at),
+        failed_at=_earlier(one.failed_at, other.failed_at),
+        voided_at=_earlier(one.voided_at, other.voided_at),
+        canceled_at=_earlier(one.canceled_at, other.canceled_at),
+        refunded_at=_earlier(one.refunded_at, other.refunded_at),
+        processing_at=_earlier(one.processing_at, other.processing_at),
+        disputed_at=_later(one.disputed_at, other.disputed_at),
+        dispute_won_at=_later(one.dispute_won_at, other.dispute_won_at),
+        is_expired=one.is_expired or other.is_expired,
+    )
+
+
+def is_out_of_order(facts: Facts, event: PaymentEvent) -> bool:
+    """Whether the event is behind the known facts, as a `failed` that comes after `paid`."""
+    if facts.captured_minor > 0:
+        return event.event_type in _BEFORE_MONEY
+    reached = _STEPS.get(facts.status, 0)
+    return _STEP_OF_EVENT.get(event.event_type, reached) < reached
+
+
+def new_payment(
+    payment_id: PaymentId,
+    source_id: SourceId,
+    event: PaymentEvent,
+    received_at: datetime,
+    is_test: bool = False,
+    is_expired: bool = False,
+) -> Payment:
+    """The payment of an event that is the first about it."""
+    return Payment(
+        id=payment_id,
+        source_id=source_id,
+        ids=event.ids,
+        facts=facts_from_event(event, received_at, is_expired),
+        order=event.order,
+        email=event.email,
+        plan_id=event.plan_id,
+        is_test=is_test,
+    )
+
+
+def merge_event(
+    payment: Payment,
+    ids: tuple[ExternalId, ...],
+    event: PaymentEvent,
+    received_at: datetime,
+    link_by_email: bool,
+    is_expired: bool = False,
+) -> Payment:
+    """Merge an event into the payment, under these ids.
+
+    The first event decides what the payment is for. An event that names something else contests it.
+    So does a refund in another currency, and it is not merged.
+    """
+    is_foreign = _differs_in_currency(payment.facts, event)
+    merged = event
+    if is_foreign and payment.facts.captured is not None:
+        merged = replace(event, refunded=None, refund=None)
+    return replace(
+        payment,
+        ids=payment.ids + tuple(one for one in ids if one not in payment.ids),
+        facts=merge(payment.facts, facts_from_event(merged, received_at, is_expired)),
+        order=payment.order if _is_bound(payment) else payment.order or event.order,
+        email=payment.email or event.email,
+        plan_id=payment.plan_id or event.plan_id,
+        is_contested=(
+            payment.is_contested or has_link_conflict(payment, event, link_by_email) or is_foreign
+        ),
+    )
+
+
+def has_link_conflict(payment: Payment, event: PaymentEvent, link_by_email: bool) -> bool:
+    """Whether the event names another order or user than the payment has (PAY-5)."""
+    if payment.is_linked:
+        return False
+    if event.order is not None:
+        return _is_bound(payment) and event.order != payment.order
+    if payment.order is not None or not link_by_email:
+        return False
+    return _is_other_address(event.email, payment.email)
+
+
+def merge_payments(one: Payment, other: Payment, link_by_email: bool) -> Payment:
+    """Merge two rows of the same payment (PAY-1). The other one must not be in effect."""
+    assert not other.is_in_effect
+    has_two_orders = _is_bound(one) and other.order not in (None, one.order)
+    has_two_users = None not in (one.user_id, other.user_id) and one.user_id != other.user_id
+    has_two_people = has_two_users or (link_by_email and _is_other_address(one.email, other.email))
+    return replace(
+        one,
+        ids=one.ids + tuple(each for each in other.ids if each not in one.ids),
+        facts=merge(one.facts, other.facts),
+        order=one.order if _is_bound(one) else one.order or other.order,
+        email=one.email or other.email,
+        user_id=one.user_id or other.user_id,
+        plan_id=one.plan_id or other.plan_id,
+        is_linked=one.is_linked or other.is_linked,
+        is_contested=(
+            one.is_contested
+            or other.is_contested
+            or has_two_orders
+            or (one.order is None and other.order is None and has_two_people)
+        ),
+        is_accepted=one.is_accepted or other.is_accepted,
+        is_for_refund=one.is_for_refund or other.is_for_refund,
+        is_test=one.is_test and other.is_test,
+    )
+
+
+def _is_bound(payment: Payment) -> bool:
+    """Whether events cannot change what it is for: it has an order, or was applied or linked."""
+    return payment.order is not None or payment.applied_at is not None or payment.is_linked
+
+
+def _is_other_address(one: str | None, other: str | None) -> bool:
+    """Whether both are given and differ."""
+    return one is not None and other is not None and email_key(one) != email_key(other)
+
+
+def _differs_in_currency(facts: Facts, event: PaymentEvent) -> bool:
+    """Whether the refund and the capture have different currencies."""
+    refunded = event.refunded or (event.refund.amount if event.refund else None)
+    paid = event.amount or facts.captured
+    if paid is not None and refunded is not None and paid.currency != refunded.currency:
+        return True
+    return event.amount is not None and facts.refund_currency not in (None, event.amount.currency)
+
+
+_BEFORE_MONEY: Final = frozenset(
+    {EventType.PENDING, EventType.PROCESSING, EventType.FAILED, EventType.VOIDED}
+)
+_STEPS: Final = {
+    PaymentStatus.PENDING: 0,
+    PaymentStatus.PROCESSING: 1,
+    PaymentStatus.FAILED: 2,
+    PaymentStatus.CANCELED: 3,
+}
+_STEP_OF_EVENT: Final = {
+    EventType.PENDING: 0,
+    EventType.PROCESSING: 1,
+    EventType.FAILED: 2,
+    EventType.VOIDED: 3,
+}
+
+
+def _money_facts(event: PaymentEvent, at: datetime) -> Facts:
+    """The captured and refunded amounts of the event, whatever its type."""
+    total, single = event.refunded, event.refund
+    refunded = total or (single.amount if single else None)
+    is_refund = total is not None or single is not None or event.event_type is EventType.REFUNDED
+    return Facts(
+        captured=event.amount,
+        paid_at=_paid_at(event, at),
+        refund_total_minor=total.amount_minor if total else 0,
+        refunds={single.id: single.amount.amount_minor} if single else {},
+        refund_currency=refunded.currency if refunded and not event.amount else None,
+        refunded_at=at if is_refund else None,
+    )
+
+
+def _without_expired_money(one: Facts, other: Facts) -> Facts:
+    """Drop an expired capture from `one` if `other` has a capture in time."""
+    if not (one.is_expired and other.has_timely_capture):
+        return one
+    return replace(one, captured=None, paid_at=None, is_expired=False)
+
+
+def _paid_at(event: PaymentEvent, at: datetime) -> datetime | None:
+    """When it was paid, as far as the event knows that it was."""
+    return (event.paid_at or at) if event.amount else None
+
+
+def _larger(one: Money | None, other: Money | None) -> Money | None:
+    if one is None or other is None:
+        return one or other
+    return max(one, other)
+
+
+def _larger_text(one: str | None, other: str | None) -> str | None:
+    if one is None or other is None:
+        return one or other
+    return max(one, other)
+
+
+def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
+    if one is None or other is None:
+        return one or other
+    return min(one, other)
+
+
+def _later(one: datetime | None, other: datetime | None) -> datetime | None:
+    if one is None or other is None:
+        return one or other
+    return max(one, other)
+
+
+def _merge_refunds(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
+    if not other:
+        return one
+    if not one:
+        return other
+    return {key: max(one.get(key, 0), other.get(key, 0)) for key in one.keys() | other.keys()}

@@ -1,0 +1,63 @@
+"""The retry schedule: when an event is tried again, and when it is given up (RET-1, RET-2)."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from paidonce.core.events import Code, Reason
+
+SLOW_RETRY_CODES: Final = frozenset(
+    {
+        Code.USER_MISSING,
+        Code.UNLINKED_PAYMENT,
+        Code.ORDER_MISSING,
+        Code.PROVIDER_UNREACHABLE,
+    }
+)
+"""Failures that somebody else has to resolve, on the slow schedule."""
+
+_MINUTE: Final = 60.0
+_HOUR: Final = 3600.0
+SLOW_DELAYS_S: Final = (
+    _MINUTE,
+    5 * _MINUTE,
+    15 * _MINUTE,
+    _HOUR,
+    3 * _HOUR,
+    6 * _HOUR,
+    12 * _HOUR,
+)
+"""The slow schedule; the last delay is repeated."""
+
+SLOW_FOR: Final = timedelta(hours=84)
+"""How long the slow schedule lasts. Redeliveries do not shorten it."""
+
+_JITTER: Final = 0.2
+"""The largest part of a delay that jitter adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Exponential backoff for our own failures; a slow schedule for `SLOW_RETRY_CODES`."""
+
+    attempts: int = 5
+    initial_s: float = 1.0
+    factor: float = 2.0
+    max_s: float = 60.0
+
+    def should_retry(self, code: Reason, times: int, age: timedelta) -> bool:
+        """Whether to try an event again that failed `times` times with such a code.
+
+        On the slow schedule an event of any age has some attempts: it may have waited in our queue.
+        """
+        if code in SLOW_RETRY_CODES:
+            return age < SLOW_FOR or times < len(SLOW_DELAYS_S)
+        return times < self.attempts
+
+    def delay(self, code: Reason, times: int, jitter: float) -> timedelta:
+        """The delay after `times` failures. `jitter` is a random number from 0 to 1."""
+        if code in SLOW_RETRY_CODES:
+            delay_s = SLOW_DELAYS_S[min(times, len(SLOW_DELAYS_S)) - 1]
+        else:
+            delay_s = min(self.initial_s * self.factor ** (times - 1), self.max_s)
+        return timedelta(seconds=delay_s * (1 + _JITTER * jitter))

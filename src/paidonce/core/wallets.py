@@ -1,0 +1,69 @@
+"""Wallets and their ledger entries. The entries of a movement sum to zero (FUL-4)."""
+
+from dataclasses import dataclass, replace
+
+from paidonce.core.events import SourceId, WalletId
+
+
+@dataclass(frozen=True, slots=True)
+class Wallet:
+    """The money of an owner in one currency. The balance is never negative: see receivable."""
+
+    id: WalletId
+    owner: str
+    currency: str
+    balance_minor: int = 0
+    reserved_minor: int = 0
+    receivable_minor: int = 0  # debits that the balance could not cover
+    version: int = 1
+
+    @property
+    def available_minor(self) -> int:
+        return self.balance_minor - self.reserved_minor
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """The change of one account in a movement."""
+
+    account: str
+    amount_minor: int
+
+
+def credit(
+    wallet: Wallet, amount_minor: int, source_id: SourceId
+) -> tuple[Wallet, tuple[LedgerEntry, ...]]:
+    """Credit the wallet. Its receivable is covered first."""
+    owed = min(wallet.receivable_minor, amount_minor)
+    after = replace(
+        wallet,
+        balance_minor=wallet.balance_minor + amount_minor - owed,
+        receivable_minor=wallet.receivable_minor - owed,
+    )
+    return after, _movement(wallet, source_id, amount_minor - owed, owed)
+
+
+def debit(
+    wallet: Wallet, amount_minor: int, source_id: SourceId
+) -> tuple[Wallet, tuple[LedgerEntry, ...]]:
+    """Debit the wallet. What the available balance does not cover becomes receivable."""
+    covered = min(wallet.available_minor, amount_minor)
+    owed = amount_minor - covered
+    after = replace(
+        wallet,
+        balance_minor=wallet.balance_minor - covered,
+        receivable_minor=wallet.receivable_minor + owed,
+    )
+    return after, _movement(wallet, source_id, -covered, -owed)
+
+
+def _movement(
+    wallet: Wallet, source_id: SourceId, balance_minor: int, owed_minor: int
+) -> tuple[LedgerEntry, ...]:
+    """The entries of a movement between a gateway and a wallet, without unchanged accounts."""
+    entries = (
+        LedgerEntry(f"gateway:{source_id}", -balance_minor - owed_minor),
+        LedgerEntry(f"wallet:{wallet.id}", balance_minor),
+        LedgerEntry(f"receivable:{wallet.id}", owed_minor),
+    )
+    return tuple(entry for entry in entries if entry.amount_minor)

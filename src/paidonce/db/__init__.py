@@ -1,0 +1,1 @@
+"""PostgreSQL: pool, named queries, migrations, embedded server."""

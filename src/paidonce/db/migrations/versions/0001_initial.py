@@ -1,0 +1,12 @@
+"""The whole schema of the first release."""
+
+from paidonce.db.migrations import run_file
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    run_file("0001_initial.sql")

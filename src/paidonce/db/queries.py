@@ -1,0 +1,99 @@
+"""Named queries from .sql files: one `queries.sql` for each folder.
+
+A file consists of blocks that begin with `-- name: some_query`. Parameters are written `:like_this`
+and become $1, $2, … in the order of their first appearance.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import asyncpg
+
+if TYPE_CHECKING:
+    Connection = asyncpg.Connection[asyncpg.Record]
+else:
+    Connection = asyncpg.Connection  # generic in its stubs only
+
+Row = Mapping[str, Any]
+WrittenRow = tuple[object, ...]
+"""The values of a row to be written, in the order of its composite type or its columns."""
+
+_BLOCK: Final = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z_]+)\b")
+_NUMBER: Final = re.compile(r"\$(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One statement and the names of its parameters."""
+
+    name: str
+    sql: str
+    parameters: tuple[str, ...]
+
+    def without(self, *marks: str) -> "Query":
+        """The same query without the lines that end in `-- mark` (and their parameters)."""
+        ends = tuple(f"-- {mark}" for mark in marks)
+        lines = [line for line in self.sql.splitlines() if not line.endswith(ends)]
+        text = "\n".join(lines)
+        used = sorted({int(number) for number in _NUMBER.findall(text)})
+        numbers = {str(old): f"${new}" for new, old in enumerate(used, 1)}
+        return Query(
+            f"{self.name}_without_{'_'.join(marks)}",
+            _NUMBER.sub(lambda found: numbers[found[1]], text),
+            tuple(self.parameters[number - 1] for number in used),
+        )
+
+    def on(self, table: str, instead_of: str) -> "Query":
+        """The same query on another table with the same columns. Not for names from outside."""
+        sql = re.sub(rf"\b{instead_of}\b", table, self.sql)
+        return Query(f"{self.name}_on_{table}", sql, self.parameters)
+
+    async def rows(self, connection: Connection, **values: object) -> Sequence[asyncpg.Record]:
+        """All rows. A missing or surplus parameter is a KeyError or TypeError."""
+        return await connection.fetch(self.sql, *self._arguments(values))
+
+    async def row(self, connection: Connection, **values: object) -> asyncpg.Record | None:
+        """The first row, or none."""
+        return await connection.fetchrow(self.sql, *self._arguments(values))
+
+    async def run(self, connection: Connection, **values: object) -> str:
+        """Run it for its effect; returns the command tag, such as `INSERT 0 1`."""
+        return await connection.execute(self.sql, *self._arguments(values))
+
+    def _arguments(self, values: dict[str, object]) -> list[object]:
+        if len(values) != len(self.parameters):
+            surplus = values.keys() - set(self.parameters)
+            raise TypeError(f"{self.name}: surplus parameters {sorted(surplus)}")
+        return [values[name] for name in self.parameters]
+
+
+def load_queries(module: str) -> dict[str, Query]:
+    """The queries of a module's folder: its `queries.sql`. `module` is the module's `__file__`.
+
+    A .sql file with the module's own name is loaded instead, where there is one.
+    """
+    path = Path(module)
+    own = path.with_suffix(".sql")
+    return _load_file(own if own.exists() else path.parent / "queries.sql")
+
+
+@cache
+def _load_file(path: Path) -> dict[str, Query]:
+    _, *blocks = _BLOCK.split(path.read_text(encoding="utf-8"))
+    names = blocks[::2]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{path}: two queries have one name")
+    return {name: _query(name, body) for name, body in zip(names, blocks[1::2], strict=True)}
+
+
+def _query(name: str, body: str) -> Query:
+    lines = [line for line in body.splitlines() if not line.lstrip().startswith("--")]
+    text = "\n".join(lines).strip().removesuffix(";")
+    names = tuple(dict.fromkeys(_PARAMETER.findall(text)))
+    numbers = {parameter: f"${number}" for number, parameter in enumerate(names, 1)}
+    return Query(name, _PARAMETER.sub(lambda found: numbers[found[1]], text), names)

@@ -1,0 +1,58 @@
+-- Migrations --------------------------------------------------------------------------------
+
+-- name: current_revision
+SELECT version_num FROM alembic_version;
+
+-- name: has_revisions
+SELECT to_regclass('alembic_version') IS NOT NULL AS is_there;
+
+-- name: wait_without_limit
+-- For this session: a migration may take longer than a session usually waits for a lock.
+SET lock_timeout = 0;
+
+-- name: lock_migrations
+SELECT pg_advisory_lock(7161203458912);
+
+-- name: unlock_migrations
+SELECT pg_advisory_unlock(7161203458912);
+
+-- Partitions --------------------------------------------------------------------------------
+
+-- name: lock_partitions
+SELECT pg_advisory_xact_lock(7161203458914);
+
+-- name: partition_names
+SELECT child.relname
+  FROM pg_inherits
+  JOIN pg_class AS child ON child.oid = inhrelid
+ WHERE inhparent = 'webhook_events'::regclass;
+
+-- Searches ----------------------------------------------------------------------------------
+
+-- name: read_in_order
+-- For this transaction: rows are read in the order of an index, and reading stops when there are
+-- enough. Whatever the statistics say, nothing is collected in full to be sorted.
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+       set_config('enable_sort', 'off', true), set_config('enable_incremental_sort', 'off', true),
+       set_config('jit', 'off', true);
+
+-- Audit log ---------------------------------------------------------------------------------
+
+-- name: record_action
+INSERT INTO audit_log (event_id, payment_id, actor, action, success, details)
+VALUES (:event_id, :payment_id, :actor, :action, true, :details);
+
+-- name: audit_of_event
+SELECT at, action, success, actor, details
+  FROM audit_log
+ WHERE event_id = :event_id
+ ORDER BY id
+ LIMIT :limit;
+
+-- name: record_entries
+-- The default time is that of writing: after all that the same transaction did before.
+INSERT INTO audit_log (at, event_id, actor, action, success, details)
+SELECT coalesce(a.at, clock_timestamp()), a.event_id, a.actor, a.action, a.success, a.details
+  FROM unnest(:at::timestamptz[], :event_id::uuid[], :actor::text[], :action::text[],
+              :success::boolean[], :details::jsonb[])
+       AS a (at, event_id, actor, action, success, details);

@@ -1,0 +1,114 @@
+"""The schema of a database: its migrations and its monthly partitions."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from paidonce.db.pool import Database
+from paidonce.db.queries import Connection, load_queries
+from paidonce.db.search import first_id_at
+from paidonce.errors import UnsupportedDatabaseError
+
+QUERIES: Final = load_queries(__file__)
+MONTHS_AHEAD: Final = 3
+
+
+async def migrate(database: Database) -> str | None:
+    """Bring the schema up to date. Several processes may call it at once.
+
+    Returns the new revision, or None if there was nothing to do. Raises UnsupportedDatabaseError
+    if the schema is newer than this program.
+    """
+    newest = known_revisions()[0]
+    async with database.connection() as connection:
+        if await _current_revision(connection) == newest:
+            return None
+        await QUERIES["wait_without_limit"].run(connection)
+        await QUERIES["lock_migrations"].row(connection)
+        try:
+            current = await _current_revision(connection)
+            if current == newest:
+                return None
+            _refuse_newer(current)
+            from paidonce.db.migrations import upgrade  # Alembic takes half a second to import
+
+            await upgrade(database.url)
+            return newest
+        finally:
+            await QUERIES["unlock_migrations"].row(connection)
+
+
+async def revisions(connection: Connection) -> tuple[str | None, list[str]]:
+    """The revision of the schema, and the known ones, the newest first."""
+    return await _current_revision(connection), known_revisions()
+
+
+def known_revisions() -> list[str]:
+    """The revisions that this program knows, the newest first, from their file names."""
+    versions = Path(__file__).parent / "migrations" / "versions"
+    return sorted((path.stem[:4] for path in versions.glob("[0-9]*.py")), reverse=True)
+
+
+async def ensure_partitions(connection: Connection, now: datetime) -> list[str]:
+    """Create the missing partitions of last month, this one and MONTHS_AHEAD; returns their names.
+
+    Each is created as a table and then attached, which blocks writers of events only briefly.
+    """
+    async with connection.transaction():
+        await QUERIES["lock_partitions"].row(connection)
+        existing = {row["relname"] for row in await QUERIES["partition_names"].rows(connection)}
+        missing = [month for month in _months(now) if partition_name(month) not in existing]
+        for month in missing:
+            name = partition_name(month)
+            first, end = first_id_at(month), first_id_at(next_month(month))
+            await connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {name} (LIKE webhook_events INCLUDING DEFAULTS "
+                f"INCLUDING CONSTRAINTS INCLUDING INDEXES)"
+            )
+            await connection.execute(
+                f"ALTER TABLE webhook_events ATTACH PARTITION {name} "
+                f"FOR VALUES FROM ('{first}') TO ('{end}')"
+            )
+    return [partition_name(month) for month in missing]
+
+
+async def _current_revision(connection: Connection) -> str | None:
+    table = await QUERIES["has_revisions"].row(connection)
+    if table is None or not table["is_there"]:
+        return None
+    row = await QUERIES["current_revision"].row(connection)
+    return row["version_num"] if row else None
+
+
+def _refuse_newer(current: str | None) -> None:
+    if current is not None and current not in known_revisions():
+        raise UnsupportedDatabaseError(
+            f"the schema is at revision {current}, which this program does not know: "
+            f"it was migrated by a newer Paidonce; update this one"
+        )
+
+
+def _months(now: datetime) -> Iterator[datetime]:
+    month = now.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    yield _previous_month(month)
+    for _ in range(MONTHS_AHEAD + 1):
+        yield month
+        month = next_month(month)
+
+
+def next_month(month: datetime) -> datetime:
+    """The beginning of the month after this one."""
+    return month.replace(year=month.year + month.month // 12, month=month.month % 12 + 1)
+
+
+def _previous_month(month: datetime) -> datetime:
+    return month.replace(
+        year=month.year - (month.month == 1),
+        month=12 if month.month == 1 else month.month - 1,
+    )
+
+
+def partition_name(month: datetime) -> str:
+    """The name of the partition of a month."""
+    return f"webhook_events_{month:%Y_%m}"

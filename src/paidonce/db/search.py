@@ -1,0 +1,113 @@
+"""Searches whose cost does not depend on the size of the tables.
+
+Each combination of filters is a statement of its own. One filter *leads*: an index with its column
+and then the id returns the rows that match it, the newest first. The other filters are applied to
+at most BUDGET of those rows. So a page may have fewer rows than asked for, or none, and still have
+a cursor to continue from.
+
+In the .sql file, a line that is needed only with a filter ends in `-- filter`, and a line that is
+needed only while the filter leads ends in `-- by filter`.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from paidonce.db.queries import Connection, Query, Row, load_queries
+
+QUERIES: Final = load_queries(__file__)
+
+FIRST_ID: Final = UUID(int=0)
+LAST_ID: Final = UUID(int=2**128 - 1)
+BUDGET: Final = 10_000
+"""The most rows that are read for one page."""
+MAX_COUNTED: Final = 100_000
+"""The most rows of one kind that a metric counts."""
+
+
+def first_id_at(time: datetime) -> UUID:
+    """The smallest UUIDv7 of that millisecond."""
+    return UUID(int=max(int(time.timestamp() * 1000), 0) << 80)
+
+
+@asynccontextmanager
+async def read_in_order(connection: Connection) -> AsyncIterator[None]:
+    """A read-only transaction whose plans read rows in index order, whatever the statistics say."""
+    async with connection.transaction(readonly=True):
+        await QUERIES["read_in_order"].row(connection)
+        yield
+
+
+async def count_rows(connection: Connection, query: Query, **values: object) -> list[Row]:
+    """The rows of a query that counts at most `max_counted` rows of a kind, the oldest first."""
+    async with read_in_order(connection):
+        rows = await query.rows(connection, **values, max_counted=MAX_COUNTED)
+    return [dict(row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPage:
+    """Rows that match, and the id to continue below; None at the end."""
+
+    rows: Sequence[Row]
+    next: UUID | None
+
+    @property
+    def next_cursor(self) -> str | None:
+        return None if self.next is None else str(self.next)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A query with marked lines, and the filters that may lead it, the best first."""
+
+    query: Query
+    leading: Sequence[str]
+    filters: Sequence[str] = ()
+    _statements: dict[frozenset[str], Query] = field(default_factory=dict)
+
+    def statement(self, given: frozenset[str]) -> Query:
+        """The statement for these filters."""
+        if given not in self._statements:
+            self._statements[given] = self._compose(given)
+        return self._statements[given]
+
+    async def page(
+        self,
+        connection: Connection,
+        *,
+        limit: int,
+        first_id: UUID = FIRST_ID,
+        last_id: UUID = LAST_ID,
+        **filters: object,
+    ) -> SearchPage:
+        """Up to `limit` rows between two ids that match every filter, the newest first."""
+        query = self.statement(frozenset(filters))
+        bounds = {"first_id": first_id, "last_id": last_id, "limit": limit + 1, "budget": BUDGET}
+        values = bounds | filters
+        used = {name: values[name] for name in query.parameters}
+        async with read_in_order(connection):
+            rows = await query.rows(connection, **used)
+        return _page([dict(row) for row in rows], limit)
+
+    def _compose(self, given: frozenset[str]) -> Query:
+        leader = next((one for one in self.leading if one in given), "id")
+        marks = {one for one in (*self.leading, *self.filters) if one not in given - {leader}}
+        marks |= {f"by {one}" for one in (*self.leading, "id") if one != leader}
+        return self.query.without(*sorted(marks))
+
+
+def _page(rows: Sequence[Row], limit: int) -> SearchPage:
+    """The last row of the budget is returned even if it does not match: to continue from it."""
+    found = [
+        {name: value for name, value in row.items() if name not in ("matches", "position")}
+        for row in rows
+        if row["matches"]
+    ]
+    if len(found) > limit:
+        return SearchPage(found[:limit], found[limit - 1]["id"])
+    is_cut_short = bool(rows) and rows[-1]["position"] == BUDGET
+    return SearchPage(found, rows[-1]["id"] if is_cut_short else None)

@@ -1,0 +1,21 @@
+-- name: clock
+SELECT extract(epoch FROM clock_timestamp())::float8 AS now_s;
+
+-- name: rights
+-- What the role may do. The owner's rights are needed to add partitions.
+SELECT current_user AS role, current_schema() AS schema,
+       has_schema_privilege(current_schema(), 'CREATE') AS may_create,
+       coalesce((SELECT pg_has_role(relowner, 'USAGE') FROM pg_class
+                  WHERE oid = to_regclass('webhook_events')), true) AS is_owner,
+       coalesce((SELECT bool_and(has_table_privilege(oid, 'SELECT, INSERT')) FROM pg_class
+                  WHERE oid IN (to_regclass('webhook_events'), to_regclass('event_keys'),
+                                to_regclass('payments'))), true) AS may_insert;
+
+-- name: sources
+SELECT name, provider FROM sources ORDER BY name;
+
+-- name: overdue
+SELECT extract(epoch FROM now() - run_at)::float8 AS overdue_s
+  FROM event_queue
+ ORDER BY run_at, id
+ LIMIT 1;

@@ -1,0 +1,1 @@
+"""Stored events: search, audit trail, evidence."""

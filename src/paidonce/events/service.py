@@ -1,0 +1,113 @@
+"""What operators can ask about stored events."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import orjson
+
+from paidonce.core.masking import MARGIN, MAX_SHOWN, Masker
+from paidonce.db.audit import audit_of_event
+from paidonce.db.paging import Page
+from paidonce.db.pool import Database
+from paidonce.db.queries import Connection
+from paidonce.errors import NotFoundError
+from paidonce.events import store
+from paidonce.events.model import (
+    EventDetail,
+    EventQuery,
+    EventView,
+    EvidenceView,
+    TrailItem,
+    basic_trail,
+    event_fields,
+    event_view,
+    evidence_view,
+)
+
+LOOK_BACK: Final = timedelta(seconds=10)
+"""Ids are assigned on arrival and visible after the commit, so an older one may appear later."""
+PAGE: Final = 500
+MAX_PAGES: Final = 20
+MAX_REMEMBERED: Final = 50_000
+
+
+class EventService:
+    """Searches events; shows one with its audit trail and evidence."""
+
+    def __init__(self, database: Database, masker: Masker) -> None:
+        self._database = database
+        self._masker = masker
+
+    async def search(self, query: EventQuery) -> Page[EventView]:
+        """Events, newest first."""
+        async with self._database.connection() as connection:
+            found = await store.search(connection, query)
+        return Page([event_view(row) for row in found.rows], found.next_cursor)
+
+    async def deliveries(
+        self, events: Sequence[EventView]
+    ) -> list[tuple[EventView, dict[str, str], bytes]]:
+        """The events with their stored headers and raw bodies."""
+        async with self._database.connection() as connection:
+            found = await store.deliveries(connection, [one.id for one in events])
+        return [(one, *found[one.id]) for one in events if one.id in found]
+
+    async def get(self, event_id: UUID, *, with_evidence: bool = False) -> EventDetail:
+        """One event with its audit trail, and evidence if asked. Raises NotFoundError."""
+        async with self._database.connection() as connection:
+            row = await store.find(connection, event_id)
+            if row is None:
+                raise NotFoundError(f"there is no event {event_id}")
+            audit = await audit_of_event(connection, event_id)
+            evidence = await self._evidence(connection, event_id) if with_evidence else None
+        recorded = [
+            TrailItem(row["at"], row["action"], row["success"], orjson.loads(row["details"]))
+            for row in audit
+        ]
+        trail = [*basic_trail(event_view(row)), *recorded]
+        by_time = sorted(trail, key=lambda item: item.at)
+        return EventDetail(**event_fields(row), trail=by_time, evidence=evidence)
+
+    async def _evidence(self, connection: Connection, event_id: UUID) -> EvidenceView | None:
+        limit = MAX_SHOWN + MARGIN
+        row = await store.evidence(connection, event_id, limit)
+        if row is None:
+            return None
+        # In a thread: masking a hostile body can take long.
+        return await asyncio.to_thread(evidence_view, row, self._masker)
+
+    async def backlog(self) -> list[Mapping[str, Any]]:
+        """Unfinished events by status: number and age of the oldest."""
+        async with self._database.connection() as connection:
+            return await store.backlog(connection)
+
+
+class EventFollower:
+    """Searches repeatedly for new events."""
+
+    def __init__(self, events: EventService, query: EventQuery) -> None:
+        self._events = events
+        self._query = query
+        self._started_at = datetime.now(UTC)
+        self._seen: OrderedDict[UUID, None] = OrderedDict()
+
+    async def poll(self) -> list[EventView]:
+        """Events since the last call, oldest first; at most the newest PAGE * MAX_PAGES."""
+        since = max(self._started_at, datetime.now(UTC) - LOOK_BACK)
+        new: list[EventView] = []
+        query = self._query.model_copy(update={"limit": PAGE, "since": since})
+        for _ in range(MAX_PAGES):
+            found = await self._events.search(query)
+            new += [one for one in found.items if one.id not in self._seen]
+            if found.next_cursor is None:
+                break
+            query = query.model_copy(update={"cursor": UUID(found.next_cursor)})
+        for one in reversed(new):
+            self._seen[one.id] = None
+        while len(self._seen) > MAX_REMEMBERED:
+            self._seen.popitem(last=False)
+        return new[::-1]

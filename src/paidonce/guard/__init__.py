@@ -1,0 +1,1 @@
+"""Protects the webhook endpoint: rate limits, bans, allow lists."""

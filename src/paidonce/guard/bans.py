@@ -1,0 +1,129 @@
+"""Bans: risk scores of this process, and a table that all processes share (SEC-4)."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from paidonce import telemetry
+from paidonce.core.notifications import NotificationKind
+from paidonce.db.audit import record_action
+from paidonce.db.pool import Database
+from paidonce.db.queries import Connection
+from paidonce.guard import store
+from paidonce.guard.risk import POINTS, REMEMBERED_DAYS, VERIFIED_DAYS, BanPolicy, Suspicion
+from paidonce.notifications import store as notifications_store
+from paidonce.notifications.model import Notification, Routes
+from paidonce.runtime.bounded import MAX_ENTRIES, Bounded
+
+MAX_WRITTEN_AT_ONCE: Final = 100
+OVERLAP: Final = timedelta(seconds=30)
+"""Rows that were committed later than their timestamp are read again."""
+_LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)
+
+OnLifted = Callable[[str], None]
+
+
+class Bans:
+    """The bans that this process knows; `sync` exchanges them with the other processes."""
+
+    def __init__(self, policy: BanPolicy, on_lifted: OnLifted, routes: Routes) -> None:
+        self._policy = policy
+        self._routes = routes
+        self._on_lifted = on_lifted
+        self._scores: Bounded[str, tuple[float, float]] = Bounded()  # and when, in seconds
+        self._until_s: Bounded[str, float] = Bounded()
+        self._unsaved: Bounded[str, tuple[Suspicion, float]] = Bounded()  # and the score
+        self._lifted_at: Bounded[str, datetime] = Bounded()
+        self._since = _LONG_AGO
+
+    def __contains__(self, address: str) -> bool:
+        until_s = self._until_s.get(address)
+        if until_s is None:
+            return False
+        if until_s > time.time():
+            return True
+        self._until_s.pop(address, None)
+        return False
+
+    def left_s(self, address: str) -> float:
+        """How long the address is still banned."""
+        return max(self._until_s.get(address, 0.0) - time.time(), 0.0)
+
+    def score(self, address: str) -> float:
+        """The current risk score of the address."""
+        score, at_s = self._scores.get(address, (0.0, 0.0))
+        return self._policy.decayed(score, time.monotonic() - at_s)
+
+    def suspect(self, address: str, suspicion: Suspicion) -> bool:
+        """Add to the score of an address; returns whether it is banned now."""
+        score, now_s = self.score(address) + POINTS[suspicion], time.monotonic()
+        if score < self._policy.threshold or address in self:
+            self._scores.put(address, (score, now_s))
+            return False
+        self._scores.pop(address, None)
+        self._until_s.put(address, time.time() + self._policy.length_s(1))
+        self._unsaved.put(address, (suspicion, score))
+        return True
+
+    async def sync(self, database: Database) -> None:
+        """Write the bans of this process; read those of others, and lifted ones."""
+        for address, (suspicion, score) in list(self._unsaved.items())[:MAX_WRITTEN_AT_ONCE]:
+            async with database.transaction() as connection:
+                until = await self._write(connection, address, suspicion, score)
+            if self._unsaved.pop(address, None) is None:
+                continue  # lifted meanwhile
+            if until is None:
+                self._until_s.pop(address, None)
+            else:
+                self._until_s.put(address, until.timestamp())
+        async with database.connection() as connection:
+            await self._read(connection)
+
+    async def _write(
+        self, connection: Connection, address: str, suspicion: Suspicion, score: float
+    ) -> datetime | None:
+        """Until when the address is banned, longer each time; None for a verified sender."""
+        last = await store.ban_of(connection, address, REMEMBERED_DAYS)
+        if last is not None and last["is_banned"]:
+            until: datetime = last["until"]  # another process was first
+            return until
+        times = last["times"] + 1 if last is not None and last["is_remembered"] else 1
+        banned_until = await store.ban(
+            connection,
+            address=address,
+            reason=suspicion,
+            score=score,
+            times=times,
+            length_s=self._policy.length_s(times),
+            verified_days=VERIFIED_DAYS,
+        )
+        if banned_until is not None:
+            details: dict[str, Any] = {
+                "address": address,
+                "reason": suspicion,
+                "score": round(score, 1),
+                "times": times,
+                "until": banned_until.isoformat(),
+            }
+            await record_action(connection, "paidonce", "address_banned", **details)
+            notification = Notification(NotificationKind.BAN, datetime.now(UTC), details=details)
+            await notifications_store.add(connection, self._routes, notification)
+            telemetry.log_security("address_banned", **details)
+        return banned_until
+
+    async def _read(self, connection: Connection) -> None:
+        for row in reversed(await store.changes(connection, self._since, MAX_ENTRIES)):
+            self._since = max(self._since, row["changed_at"] - OVERLAP)
+            if row["lifted_at"] is None:
+                self._until_s.put(row["address"], row["until"].timestamp())
+            elif self._lifted_at.get(row["address"]) != row["lifted_at"]:
+                self._lifted_at.put(row["address"], row["lifted_at"])
+                self._forget(row["address"])
+
+    def _forget(self, address: str) -> None:
+        """Reset everything about an address whose ban was lifted."""
+        for remembered in (self._until_s, self._scores, self._unsaved):
+            remembered.pop(address, None)
+        self._on_lifted(address)
+        telemetry.log_security("ban_lifted", address=address)

@@ -1,0 +1,39 @@
+"""What operators can do with bans."""
+
+from paidonce.core.actors import Actor
+from paidonce.db.audit import record_action
+from paidonce.db.paging import Page, page_of
+from paidonce.db.pool import Database
+from paidonce.errors import NotFoundError
+from paidonce.guard import store
+from paidonce.guard.model import BanQuery, BanView
+from paidonce.guard.sender_addresses import parse_sender_unit
+
+
+class BanService:
+    """Lists and lifts bans."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def search(self, query: BanQuery) -> Page[BanView]:
+        """Banned addresses, in order."""
+        async with self._database.connection() as connection:
+            rows = await store.list_bans(connection, query.cursor, query.limit + 1)
+        return page_of([BanView(**dict(row)) for row in rows], query.limit, lambda ban: ban.address)
+
+    async def lift(self, address: str, actor: Actor) -> None:
+        """Lift a ban and reset the risk score; every process follows within seconds.
+
+        Raises NotFoundError if the address is not banned.
+        """
+        unit = parse_sender_unit(address)
+        async with self._database.transaction() as connection:
+            if not await store.lift(connection, unit):
+                raise NotFoundError("this address is not banned")
+            await record_action(connection, actor.name, "ban_lifted", address=unit)
+
+    async def count(self) -> int:
+        """The number of banned addresses."""
+        async with self._database.connection() as connection:
+            return await store.count_bans(connection)

@@ -1,0 +1,1 @@
+"""The user's own handlers, called in the transaction of a payment."""

@@ -1,0 +1,1 @@
+"""Receives deliveries: from the socket to the batch that is committed."""

@@ -1,0 +1,205 @@
+"""From the bytes of a delivery to its result: verify, identify, translate, commit."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Final
+
+from uuid_utils.compat import uuid7
+
+from paidonce import telemetry
+from paidonce.core.events import DEFERRED, EventId, EventType, PaymentEvent
+from paidonce.errors import (
+    DatabaseUnavailableError,
+    InvalidSignatureError,
+    MalformedError,
+    QueueFullError,
+    RejectedError,
+    TimestampExpiredError,
+)
+from paidonce.guard.sender_addresses import sender_unit
+from paidonce.inbox.confirmation import Approver
+from paidonce.inbox.evidence import EvidenceLimit, ExpiredLimit
+from paidonce.inbox.group import Group
+from paidonce.processing.items import Incoming, Rejected, Request, Result, ResultKind, Source
+from paidonce.providers.contract import (
+    DIGEST_SIZE,
+    ConfirmationRequest,
+    Delivery,
+    LookupRequired,
+    key_digest,
+)
+from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
+from paidonce.statistics.counting import DroppedDeliveries
+from paidonce.telemetry import logger
+
+log = logger(__name__)
+
+LOOK_AGAIN_S: Final = 60
+"""Repeated events that require a lookup cause one lookup in this time."""
+
+
+class Intake:
+    """Receives deliveries. It does not depend on HTTP."""
+
+    def __init__(
+        self, group: Group, approver: Approver, sources: Mapping[str, Source], is_queued: bool
+    ) -> None:
+        self._group = group
+        self._approver = approver
+        self._forced_outcome = DEFERRED if is_queued else None
+        self._evidence = EvidenceLimit()
+        self._expired = ExpiredLimit()
+        self.dropped = DroppedDeliveries()
+        self.sources = sources
+
+    async def receive(
+        self, source: Source, headers: Mapping[str, str], body: bytes, request: Request
+    ) -> Result:
+        """Accept a delivery; returns after its event is committed.
+
+        Raises RejectedError (the delivery is stored as evidence), QueueFullError or
+        DatabaseUnavailableError. An expired delivery that cannot be stored is not rejected, so the
+        gateway sends it again.
+        """
+        telemetry.bound(telemetry.RECEIVED, source.provider.name).inc()
+        delivery = Delivery(headers, body, datetime.now(UTC))
+        event_id = EventId(uuid7())
+        is_authentic = False
+        try:
+            source.provider.verify(delivery)
+            is_authentic = source.provider.is_signed
+            maybe_crash(CrashPoint.VERIFIED)
+            identity = source.provider.identify(delivery)
+            event = source.provider.translate(delivery)
+            if isinstance(event, ConfirmationRequest):
+                event = await self._approver.approve(source, event)
+        except DatabaseUnavailableError:
+            raise
+        except Exception as error:
+            refusal = _refusal(error, is_authentic, request)
+            is_expired = isinstance(refusal, TimestampExpiredError)
+            is_authentic |= is_expired
+            refusal.is_authentic |= is_authentic
+            refused = Rejected(event_id, source, request, delivery, refusal, is_authentic)
+            await (self._keep_expired(refused) if is_expired else self._keep(refused))
+            raise refusal from None
+        key = (source.id, key_digest(identity.key))
+        is_handled = source.has_handlers and isinstance(event, PaymentEvent)
+        forced_outcome = (
+            DEFERRED if is_handled or isinstance(event, LookupRequired) else self._forced_outcome
+        )
+        item = Incoming(event_id, source, request, delivery, identity, key, event, forced_outcome)
+        return await self._accept(item)
+
+    async def _accept(self, item: Incoming) -> Result:
+        result = await self._group.submit(item)
+        if isinstance(result.item, Rejected):  # by a check in the database
+            raise result.item.refusal
+        if result.kind is ResultKind.DUPLICATE and isinstance(item.event, LookupRequired):
+            await self._look_again(item)
+        return result
+
+    async def _look_again(self, item: Incoming) -> None:
+        """Store a repeated event that requires a lookup once more, so that it is looked up (INB-2).
+
+        There may be more to find now. At most once in LOOK_AGAIN_S.
+        """
+        period = int(item.delivery.received_at.timestamp() // LOOK_AGAIN_S)
+        await self._group.submit(_renamed(item, f"look:{item.identity.key}:{period}"))
+
+    async def _keep(self, refused: Rejected) -> None:
+        """Store the evidence, unless there is too much of it or the database is unavailable."""
+        provider = refused.source.provider.name
+        if not refused.signature_valid:
+            telemetry.INVALID_SIGNATURES.labels(provider).inc()
+            unit = sender_unit(refused.request.remote_address or "")
+            if not self._evidence.allows(unit, len(refused.delivery.body)):
+                self._drop(refused)
+                return
+        try:
+            result = await self._group.submit(refused)
+        except (DatabaseUnavailableError, QueueFullError):
+            self._drop(refused)
+        else:
+            if result.event_id is None:  # it was not stored
+                self._drop(refused)
+
+    def _drop(self, refused: Rejected) -> None:
+        """Count a delivery that is not stored."""
+        telemetry.EVIDENCE_DROPPED.labels(refused.source.provider.name).inc()
+        self.dropped.count(refused)
+
+    async def _keep_expired(self, refused: Rejected) -> None:
+        """Store an authentic but expired delivery once: it may be money (PRV-8).
+
+        Raises QueueFullError or DatabaseUnavailableError.
+        """
+        provider = refused.source.provider.name
+        telemetry.STALE.labels(provider).inc()
+        digest = _expired_digest(refused)
+        if not self._expired.allows(digest):
+            self._drop(refused)
+            return
+        try:
+            for item in _items_of_expired(refused, digest):
+                await self._group.submit(item)
+        except BaseException:
+            self._expired.forget(digest)
+            raise
+
+
+def _refusal(error: Exception, is_authentic: bool, request: Request) -> RejectedError:
+    """The reason of the rejection. A fault of a provider must not become a 500."""
+    if isinstance(error, RejectedError):
+        return error
+    log.error("provider_failed", request_id=request.id, exc_info=error)
+    if is_authentic:
+        return MalformedError("it cannot be read; the log has the details")
+    return InvalidSignatureError("it cannot be verified; the log has the details")
+
+
+def _items_of_expired(refused: Rejected, digest: bytes) -> list[Incoming | Rejected]:
+    """What is stored of an expired delivery: evidence, with its payment event (PRV-8).
+
+    If the gateway can be asked, a lookup is stored too. It has its own key, so that it does not
+    occupy the key of a delivery in time.
+    """
+    source, delivery = refused.source, refused.delivery
+    try:
+        event = source.provider.translate(delivery)
+        identity = source.provider.identify(delivery)
+    except Exception:
+        return [refused]  # it is rejected anyway
+    if isinstance(event, LookupRequired):
+        key = (source.id, digest)
+        item = Incoming(refused.event_id, source, refused.request, delivery, identity, key, event)
+        return [_renamed(item, f"expired:{digest.hex()}"), refused]
+    if isinstance(event, PaymentEvent) and _is_payment_only(event):
+        return [replace(refused, identity=identity, event=event)]
+    return [refused]
+
+
+def _is_payment_only(event: PaymentEvent) -> bool:
+    """Whether it reports a payment and no refund. Refunds must arrive in time."""
+    is_paid = event.event_type is EventType.PAID and event.amount is not None
+    return is_paid and event.refunded is None and event.refund is None
+
+
+def _renamed(item: Incoming, key: str) -> Incoming:
+    """The same delivery as another event, without a nonce and not counted as a delivery."""
+    return replace(
+        item,
+        event_id=EventId(uuid7()),
+        identity=replace(item.identity, key=key, nonce=None),
+        key=(item.source.id, key_digest(key)),
+        forced_outcome=DEFERRED,
+        is_delivery=False,
+    )
+
+
+def _expired_digest(refused: Rejected) -> bytes:
+    """A digest of the body, which every gateway signs; headers may not be signed."""
+    source = refused.source.id.to_bytes(8)
+    return blake2b(source + refused.delivery.body, digest_size=DIGEST_SIZE).digest()

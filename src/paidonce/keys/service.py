@@ -1,0 +1,114 @@
+"""What administrators can do with API keys, and how a key is checked."""
+
+import hashlib
+import hmac
+import secrets
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from paidonce.core.actors import HOST, Actor, Scope
+from paidonce.db.audit import record_action
+from paidonce.db.paging import ListQuery, Page, page_of
+from paidonce.db.pool import Database
+from paidonce.errors import InvalidRequestError, NotFoundError
+from paidonce.keys import store
+from paidonce.keys.model import KeyView, NewKeyView
+from paidonce.keys.store import HashMethod
+
+
+class KeyService:
+    """Creates, checks, lists and revokes API keys."""
+
+    def __init__(self, database: Database, pepper: bytes | None) -> None:
+        self._database = database
+        self._pepper = pepper
+
+    async def create(self, name: str, scope: Scope, actor: Actor = HOST) -> NewKeyView:
+        """Create a key. It is shown only once; only its hash is stored."""
+        key = f"po_{secrets.token_urlsafe(32)}"
+        key_id = await self._add(key, name, scope, actor)
+        assert key_id is not None  # a random key is new
+        return NewKeyView(key_id, name, scope, key)
+
+    async def ensure(self, key: str, name: str, scope: Scope, actor: Actor = HOST) -> None:
+        """Make this key valid, unless it exists or was revoked.
+
+        Raises InvalidRequestError for a key that can be guessed.
+        """
+        if not key.startswith("po_") or len(key) < 20:
+            raise InvalidRequestError("an API key is po_ and at least 17 more characters")
+        await self._add(key, name, scope, actor)
+
+    async def authenticate(self, key: str) -> Actor | None:
+        """The owner of the key, or None if it is not valid."""
+        digests = self._digests(key)
+        async with self._database.connection() as connection:
+            rows = await store.find_keys(connection, list(digests.values()))
+            valid = [row for row in rows if row["revoked_at"] is None and _matches(row, digests)]
+            if not valid:
+                return None
+            row = valid[0]
+            used = row["last_used_at"]
+            if used is None or datetime.now(UTC) - used > timedelta(minutes=1):
+                await store.touch_key(connection, row["id"])
+        return Actor(row["name"], Scope(row["scope"]))
+
+    async def search(self, query: ListQuery) -> Page[KeyView]:
+        """Keys, oldest first, without the secret part."""
+        async with self._database.connection() as connection:
+            rows = await store.list_keys(connection, query.cursor, query.limit + 1)
+        return page_of([KeyView(**dict(row)) for row in rows], query.limit, lambda key: key.id)
+
+    async def revoke(self, key_id: UUID, actor: Actor = HOST) -> None:
+        """Make a key invalid. Raises NotFoundError if there is no such valid key."""
+        async with self._database.transaction() as connection:
+            if not await store.revoke_key(connection, key_id):
+                raise NotFoundError(f"there is no valid key {key_id}")
+            await record_action(connection, actor.name, "key_revoked", key_id=str(key_id))
+
+    async def any_exist(self) -> bool:
+        """Whether any key was ever created."""
+        async with self._database.connection() as connection:
+            return await store.has_keys(connection)
+
+    async def _add(self, key: str, name: str, scope: Scope, actor: Actor) -> UUID | None:
+        """Store the hash of a key; returns its id, or None if the key exists."""
+        digests = self._digests(key)
+        hash_method = list(digests)[-1]
+        async with self._database.transaction() as connection:
+            if await store.find_keys(connection, list(digests.values())):
+                return None
+            key_id = uuid7()
+            await store.add_key(
+                connection,
+                key_id=key_id,
+                name=name,
+                hint=key[:7],
+                digest=digests[hash_method],
+                hash_method=hash_method,
+                scope=scope,
+            )
+            await record_action(
+                connection, actor.name, "key_created", key_id=str(key_id), name=name, scope=scope
+            )
+        return key_id
+
+    def _digests(self, key: str) -> dict[HashMethod, bytes]:
+        """The hashes of a key by method; the last one is used for new keys.
+
+        Keys are long and random, so even a plain hash cannot be reversed. With a pepper, somebody
+        who can write to the database cannot add a key of their own.
+        """
+        plain = {HashMethod.SHA256: hashlib.sha256(key.encode()).digest()}
+        if self._pepper is None:
+            return plain
+        peppered = hmac.digest(self._pepper, key.encode(), "sha256")
+        return {**plain, HashMethod.HMAC_SHA256: peppered}
+
+
+def _matches(row: store.Row, digests: dict[HashMethod, bytes]) -> bool:
+    """Whether the row has the hash of this key."""
+    expected = digests.get(HashMethod(row["hash_method"]))
+    return expected is not None and hmac.compare_digest(row["hash"], expected)

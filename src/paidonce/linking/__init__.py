@@ -1,0 +1,1 @@
+"""Links payments to users and orders, whichever comes first."""

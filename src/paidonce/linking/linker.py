@@ -1,0 +1,232 @@
+"""Creates users and orders, and links payments to them, whichever comes first.
+
+A transaction that creates a user or an order locks its name (see `process._load` for the other
+side), inserts it, and then processes the events that were blocked on it.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, TypeVar
+
+from uuid_utils.compat import uuid7
+
+from paidonce.core.apply import blocked_on_email, blocked_on_order, blocked_on_payment
+from paidonce.core.email import email_key
+from paidonce.core.events import PaymentId, UserId
+from paidonce.db.audit import record_action
+from paidonce.db.pool import Database, Trouble, trouble
+from paidonce.db.queries import Connection
+from paidonce.errors import DatabaseUnavailableError
+from paidonce.linking import store
+from paidonce.linking.store import NewOrder
+from paidonce.processing import store as processing_store
+from paidonce.processing.hook_calls import (
+    find_broken_transaction,
+    process_with_hooks,
+    without_hooks,
+)
+from paidonce.processing.items import BatchResult, Link, Reapply, ResultKind, Rules
+from paidonce.processing.outcomes import report
+from paidonce.queue import store as queue_store
+from paidonce.queue.claims import process_claimed
+from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
+from paidonce.runtime.notify import notify_workers
+
+MAX_AT_ONCE: Final = 128
+MAX_RUNS: Final = 10
+RERUN_PAUSE_S: Final = 0.01
+LOCKED_PAUSE_S: Final = 0.02
+PATIENCE_S: Final = 2.0
+"""How long to wait for locked rows. After that, events are left to the worker."""
+
+T = TypeVar("T")
+Body = Callable[[Connection, Rules], Awaitable[T]]
+"""What runs in a transaction, with these rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user, whose payments can be applied."""
+
+    id: UserId
+    email: str
+    created_at: datetime
+
+
+class Linker:
+    """Creates users and orders, links payments, and applies at once what can be applied then."""
+
+    def __init__(self, database: Database, rules: Rules) -> None:
+        self._database = database
+        self._rules = rules
+
+    async def create_user(self, email: str, actor: str) -> tuple[User, bool]:
+        """Return the user with this address, and whether it is new. Its payments are applied.
+
+        A new user is audited by id: the audit log contains no addresses.
+        """
+        key = email_key(email)
+
+        async def create(connection: Connection, rules: Rules) -> tuple[User, bool, BatchResult]:
+            await processing_store.lock_name(connection, blocked_on_email(key))
+            row, is_new = await store.create_user(connection, uuid7(), email)
+            if is_new:
+                user_id = str(row["id"])
+                await record_action(connection, actor, "user_created", user_id=user_id)
+            maybe_crash(CrashPoint.CREATED)
+            processed = await self._process_email(connection, rules, key)
+            return User(row["id"], row["email"], row["created_at"]), is_new, processed
+
+        user, is_new, processed = await self._transaction(create)
+        report(processed)
+        await self._process_rest(
+            processed, lambda connection, rules: self._process_email(connection, rules, key)
+        )
+        return user, is_new
+
+    async def create_order(self, order: NewOrder, actor: str) -> bool:
+        """Create the order; returns whether it is new. Its payments are applied.
+
+        Raises ConflictError when another order has this reference.
+        """
+        reference = order.reference
+
+        async def create(connection: Connection, rules: Rules) -> tuple[bool, BatchResult]:
+            await processing_store.lock_name(connection, blocked_on_order(reference))
+            is_new = await store.create_order(connection, order)
+            if is_new:
+                await record_action(connection, actor, "order_created", reference=reference)
+            maybe_crash(CrashPoint.CREATED)
+            return is_new, await self._process_order(connection, rules, reference)
+
+        is_new, processed = await self._transaction(create)
+        report(processed)
+        await self._process_rest(
+            processed,
+            lambda connection, rules: self._process_order(connection, rules, reference),
+        )
+        return is_new
+
+    async def close_order(self, reference: str, actor: str) -> None:
+        """Close the order: no payment can pay it any more.
+
+        Raises NotFoundError, or ConflictError when it is paid.
+        """
+
+        async def close(connection: Connection, rules: Rules) -> BatchResult:
+            order_id = str(await store.close_order(connection, reference))
+            await record_action(
+                connection, actor, "order_closed", order_id=order_id, reference=reference
+            )
+            return await self._process_order(connection, rules, reference)
+
+        report(await self._transaction(close))
+
+    async def link(
+        self, payment_id: PaymentId, link: Link, actor: str, action: str, **details: object
+    ) -> None:
+        """Link a payment, and apply it if possible. The action is audited.
+
+        Raises NotFoundError, or ConflictError when it was applied to something else already.
+        """
+        reapply = Reapply(payment_id, link)
+
+        async def process_linked(connection: Connection, rules: Rules) -> BatchResult:
+            processed = await process_with_hooks(connection, reapply, rules)
+            if not _has_rest(processed):
+                await record_action(connection, actor, action, payment_id, None, **details)
+            return processed
+
+        processed = await self._process_rest(
+            await self._transaction(process_linked), process_linked
+        )
+        if _has_rest(processed):
+            raise DatabaseUnavailableError(
+                "the payment is locked by another transaction; try again"
+            )
+        names = _blocked_on_names(processed)
+        finished = await self._transaction(
+            lambda connection, rules: self._process(connection, rules, [], names)
+        )
+        report(finished)
+
+    async def _process_email(self, connection: Connection, rules: Rules, key: str) -> BatchResult:
+        """Process events blocked on this address, and unapplied payments with it.
+
+        The payments are needed too: their events may be dead letters.
+        """
+        sources = [source.id for source in rules.sources.values() if source.link_by_email]
+        found = await store.unapplied_payments_of_email(connection, key, sources, MAX_AT_ONCE)
+        reapplies = [Reapply(PaymentId(payment_id)) for payment_id in found]
+        return await self._process(connection, rules, reapplies, [blocked_on_email(key)])
+
+    async def _process_order(
+        self, connection: Connection, rules: Rules, reference: str
+    ) -> BatchResult:
+        """Process events blocked on this order, and its unapplied payments."""
+        found = await store.unapplied_payments_of_order(connection, reference, MAX_AT_ONCE)
+        reapplies = [Reapply(PaymentId(payment_id)) for payment_id in found]
+        return await self._process(connection, rules, reapplies, [blocked_on_order(reference)])
+
+    async def _process(
+        self,
+        connection: Connection,
+        rules: Rules,
+        reapplies: Sequence[Reapply],
+        names: Sequence[str],
+    ) -> BatchResult:
+        digests = [processing_store.blocked_on_digest(name) for name in names]
+        claim = await queue_store.claim_blocked(connection, digests, MAX_AT_ONCE)
+        processed = await process_claimed(connection, claim, rules, reapplies=reapplies)
+        if processed.schedules:
+            await notify_workers(connection)
+        return processed
+
+    async def _process_rest(
+        self, processed: BatchResult, attempt: Body[BatchResult]
+    ) -> BatchResult:
+        """Process again what was locked, and what exceeded one transaction."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while _has_rest(processed) and time.monotonic() < deadline_s:
+            await asyncio.sleep(LOCKED_PAUSE_S)
+            processed = await self._transaction(attempt)
+            report(processed)
+        return processed
+
+    async def _transaction(self, body: Body[T]) -> T:
+        """Run the body in a transaction, again after a serialization failure.
+
+        If a handler broke the transaction, run it again without handlers: their events are queued.
+        """
+        rules = self._rules
+        for run in range(MAX_RUNS):
+            try:
+                async with self._database.transaction() as connection:
+                    return await body(connection, rules)
+            except Exception as error:
+                broken = find_broken_transaction(error)
+                if broken is not None:
+                    rules = without_hooks(rules, broken.blocked)
+                elif trouble(error) is not Trouble.RERUN:
+                    raise
+                await asyncio.sleep(RERUN_PAUSE_S * run * random.random())
+        raise DatabaseUnavailableError(f"other transactions were first {MAX_RUNS} times; try again")
+
+
+def _has_rest(processed: BatchResult) -> bool:
+    is_locked = any(result.kind is ResultKind.LOCKED for result in processed.results)
+    return is_locked or len(processed.results) >= MAX_AT_ONCE
+
+
+def _blocked_on_names(processed: BatchResult) -> list[str]:
+    """The names that events of the linked payments may be blocked on."""
+    decisions = (result.decision for result in processed.results)
+    both = [(one.payment_before, one.payment) for one in decisions if one is not None]
+    payments = [one for pair in both for one in pair if one is not None]
+    emails = [blocked_on_email(email_key(one.email)) for one in payments if one.email]
+    references = [blocked_on_order(one.order) for one in payments if one.order]
+    return [blocked_on_payment(one) for one in payments] + emails + references

@@ -1,0 +1,118 @@
+"""Users and orders that payments wait for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import asyncpg
+
+from paidonce.core.email import email_key
+from paidonce.core.events import SourceId, UserId, WalletId
+from paidonce.core.money import Money
+from paidonce.core.orders import Kind
+from paidonce.db.queries import Connection, load_queries
+from paidonce.errors import ConflictError, NotFoundError
+
+QUERIES: Final = load_queries(__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class NewOrder:
+    """An order to insert. The hash detects other content under the same reference."""
+
+    id: UUID
+    reference: str
+    kind: Kind
+    amount: Money
+    request_hash: bytes
+    user_id: UserId | None = None
+    email: str | None = None
+    plan_id: str | None = None
+    wallet_id: WalletId | None = None
+    sources: Sequence[SourceId] | None = None
+
+
+async def create_user(
+    connection: Connection, user_id: UUID, email: str
+) -> tuple[asyncpg.Record, bool]:
+    """The user with this e-mail address, and whether it is new."""
+    key = email_key(email)
+    row = await QUERIES["create_user"].row(connection, id=user_id, email=email, email_key=key)
+    if row is not None:
+        return row, True
+    existing = await user_by_email(connection, email)
+    assert existing is not None
+    return existing, False
+
+
+async def user_by_email(connection: Connection, email: str) -> asyncpg.Record | None:
+    """The user with this e-mail address, in any letter case."""
+    return await QUERIES["user_by_email"].row(connection, email_key=email_key(email))
+
+
+async def create_order(connection: Connection, order: NewOrder) -> bool:
+    """Insert the order; returns whether it is new. Raises ConflictError."""
+    row = await QUERIES["create_order"].row(
+        connection,
+        id=order.id,
+        reference=order.reference,
+        kind=order.kind,
+        amount_minor=order.amount.amount_minor,
+        currency=order.amount.currency,
+        user_id=order.user_id,
+        email=order.email,
+        email_key=email_key(order.email) if order.email else None,
+        plan_id=order.plan_id,
+        wallet_id=order.wallet_id,
+        sources=order.sources,
+        request_hash=order.request_hash,
+    )
+    if row is not None:
+        return True
+    assert await exists(connection, order.reference, order.request_hash)
+    return False
+
+
+async def exists(connection: Connection, reference: str, request_hash: bytes) -> bool:
+    """Whether this order exists. Raises ConflictError if another one has its reference."""
+    stored = await QUERIES["request_hash"].row(connection, reference=reference)
+    if stored is not None and stored["request_hash"] != request_hash:
+        raise ConflictError(f"order {reference} exists with other content")
+    return stored is not None
+
+
+async def require_order(connection: Connection, reference: str) -> None:
+    """Raises NotFoundError if there is no such order."""
+    if await QUERIES["request_hash"].row(connection, reference=reference) is None:
+        raise NotFoundError(f"there is no order {reference}")
+
+
+async def close_order(connection: Connection, reference: str) -> UUID:
+    """Close the order; returns its id. Raises NotFoundError, or ConflictError if it is paid."""
+    row = await QUERIES["close_order"].row(connection, reference=reference)
+    if row is not None:
+        order_id: UUID = row["id"]
+        return order_id
+    await require_order(connection, reference)
+    raise ConflictError(f"order {reference} is paid: refund it first")
+
+
+async def unapplied_payments_of_email(
+    connection: Connection, email_key: str, source_ids: Sequence[int], limit: int
+) -> list[UUID]:
+    """Payments with this address that are not applied and have no user."""
+    rows = await QUERIES["unapplied_payments_of_email"].rows(
+        connection, email_key=email_key, source_ids=source_ids, limit=limit
+    )
+    return [row["id"] for row in rows]
+
+
+async def unapplied_payments_of_order(
+    connection: Connection, reference: str, limit: int
+) -> list[UUID]:
+    """Payments for this order that are not applied."""
+    rows = await QUERIES["unapplied_payments_of_order"].rows(
+        connection, reference=reference, limit=limit
+    )
+    return [row["id"] for row in rows]

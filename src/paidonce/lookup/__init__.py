@@ -1,0 +1,1 @@
+"""Events whose meaning must be asked from the gateway."""

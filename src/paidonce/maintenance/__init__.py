@@ -1,0 +1,1 @@
+"""Partitions, retention, archive."""

@@ -1,0 +1,102 @@
+"""Runs the maintenance tasks, each in one process at a time."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from paidonce.db.pool import Database
+from paidonce.db.queries import Connection
+from paidonce.maintenance.archive import Archive
+from paidonce.maintenance.partitions import HOURLY_S, NewPartitions, OldPartitions
+from paidonce.maintenance.retention import Sweep, sweeps
+from paidonce.runtime.leader import Leader, LeadershipLostError
+from paidonce.runtime.service import Service
+from paidonce.settings import RetentionSettings
+from paidonce.statistics.counting import Folding
+from paidonce.telemetry import logger
+
+log = logger(__name__)
+
+FIRST_PAUSE_S: Final = 10.0
+PAUSE_WHILE_MORE_S: Final = 1.0
+
+
+class Task(Protocol):
+    """Periodic work that may be interrupted at any moment."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def period_s(self) -> float:
+        """The time until the next run, unless there is more to do."""
+        ...
+
+    async def run_once(self, connection: Connection, now: datetime) -> bool:
+        """Do a bounded part of it; returns whether there is more to do now."""
+        ...
+
+
+class Janitor(Service):
+    """Runs its tasks, each in one process at a time."""
+
+    def __init__(
+        self,
+        database: Database,
+        retention: RetentionSettings,
+        tasks: Sequence[Task] | None = None,
+        leader: Leader | None = None,
+    ) -> None:
+        super().__init__("janitor")
+        self._tasks = usual_tasks(retention) if tasks is None else tasks
+        self._leader = leader or Leader(database)
+
+    async def run(self) -> None:
+        """Work until asked to finish. Frequent tasks do not wait for those that may take hours."""
+        frequent = [task for task in self._tasks if task.period_s < HOURLY_S]
+        hourly = [task for task in self._tasks if task.period_s >= HOURLY_S]
+        await asyncio.gather(*(self._take_turns(tasks) for tasks in (frequent, hourly) if tasks))
+
+    async def _take_turns(self, tasks: Sequence[Task]) -> None:
+        """One task after the other, each at its own period."""
+        due_s = {task.name: time.monotonic() + FIRST_PAUSE_S for task in tasks}
+        while not self.is_finishing:
+            await self.pause(min(due_s.values()) - time.monotonic())
+            for task in tasks:
+                if due_s[task.name] <= time.monotonic() and not self.is_finishing:
+                    has_more = await self._run_task(task, datetime.now(UTC))
+                    pause_s = PAUSE_WHILE_MORE_S if has_more else task.period_s
+                    due_s[task.name] = time.monotonic() + pause_s
+
+    async def run_once(self, now: datetime) -> bool:
+        """Run every task that no other process runs; returns whether one has more to do.
+
+        A failure is logged, stops no other task, and is tried again the next time.
+        """
+        return any([await self._run_task(task, now) for task in self._tasks])
+
+    async def _run_task(self, task: Task, now: datetime) -> bool:
+        try:
+            async with self._leader.lead(f"janitor {task.name}") as leadership:
+                if leadership is None:
+                    return False
+                async with leadership.connection() as connection:
+                    return await task.run_once(connection, now)
+        except LeadershipLostError as error:
+            log.warning("leadership_lost", task=task.name, detail=str(error))
+        except Exception as error:
+            self.record_failure(error, task=task.name)
+        return False
+
+
+def usual_tasks(retention: RetentionSettings) -> list[Task]:
+    """The tasks of a running system, the most important first."""
+    archive = None
+    if retention.partition_action == "archive" and retention.archive_dir is not None:
+        archive = Archive(retention.archive_dir)
+    is_dropped = retention.partition_action == "drop"
+    partitions = OldPartitions(retention.payloads_days, is_dropped, archive)
+    rows: list[Sweep] = sweeps(retention)
+    return [NewPartitions(), Folding(), partitions, *rows]

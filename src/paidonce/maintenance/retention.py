@@ -1,0 +1,86 @@
+"""Deletes old rows of tables that are not partitioned, page by page.
+
+A table with a retention age needs a statement `sweep_…` in queries.sql and a line in `sweeps`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from paidonce.db.queries import Connection, load_queries
+from paidonce.db.search import FIRST_ID, first_id_at
+from paidonce.guard.risk import REMEMBERED_DAYS, VERIFIED_DAYS
+from paidonce.maintenance.partitions import HOURLY_S
+from paidonce.settings import RetentionSettings
+from paidonce.telemetry import logger
+
+log = logger(__name__)
+
+QUERIES: Final = load_queries(__file__)
+
+PAGE_ROWS: Final = 1_000
+PAGE_BLOCKS: Final = 128
+MAX_PAGES: Final = 100
+
+
+@dataclass(slots=True)
+class Sweep:
+    """Deletes the rows of one kind that are older than `days`. It remembers its position."""
+
+    name: str
+    days: int
+    limit: Callable[[datetime], object]
+    """The value that the statement compares with, from a time."""
+    start: object = 0
+    page: int = PAGE_ROWS
+    period_s: float = HOURLY_S
+    _after: object = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._after = self.start
+
+    async def run_once(self, connection: Connection, now: datetime) -> bool:
+        """Sweep up to MAX_PAGES pages; returns whether there is more to delete.
+
+        Each page is a transaction of its own.
+        """
+        before = self.limit(now - timedelta(days=self.days))
+        query = QUERIES[f"sweep_{self.name}"]
+        deleted = 0
+        has_more = True
+        for _ in range(MAX_PAGES):
+            row = await query.row(connection, after=self._after, before=before, limit=self.page)
+            assert row is not None
+            deleted += row["deleted"]
+            self._after, has_more = row["next"], row["more"]
+            if not has_more:
+                break
+        if deleted:
+            log.info("old_rows_deleted", table=self.name, deleted=deleted)
+        return has_more and deleted > 0
+
+
+def sweeps(retention: RetentionSettings) -> list[Sweep]:
+    """A task for each kind of row that has a retention age; 0 keeps it for ever."""
+    tasks = [
+        Sweep("evidence", retention.evidence_days, first_id_at, start=FIRST_ID),
+        Sweep("audit_log", retention.audit_days, _unchanged),
+        Sweep("outbox", retention.outbox_days, _unchanged),
+        Sweep("processed_events", retention.processed_events_days, _unchanged),
+        Sweep("bus_dead_letters", retention.audit_days, _unchanged),
+        Sweep("event_keys", retention.dedup_keys_days, first_id_at, page=PAGE_BLOCKS),
+        Sweep("nonces", retention.nonces_days, _unchanged, page=PAGE_BLOCKS),
+        Sweep("bans", REMEMBERED_DAYS, _unchanged),
+        Sweep("verified_senders", VERIFIED_DAYS, _unchanged),
+        Sweep("replays", retention.audit_days, first_id_at, start=FIRST_ID),
+        Sweep("reconciliations", retention.audit_days, first_id_at, start=FIRST_ID),
+        Sweep("reconciliation_findings", retention.audit_days, _unchanged),
+        Sweep("notifications", retention.notifications_days, _unchanged),
+        Sweep("notification_messages", retention.notifications_days, first_id_at, start=FIRST_ID),
+    ]
+    return [one for one in tasks if one.days > 0]
+
+
+def _unchanged(time: datetime) -> datetime:
+    return time

@@ -1,0 +1,1 @@
+"""Notifications of problems that need a person: by webhook, e-mail or Slack."""

@@ -1,0 +1,60 @@
+"""`paidonce notify`."""
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from paidonce.errors import ConfigurationError
+from paidonce.terminal.output import Json, show
+from paidonce.terminal.session import Config, load_command_settings, run
+
+if TYPE_CHECKING:
+    from paidonce.notifications.channels import ChannelTest
+
+commands = typer.Typer(help="Notifications of problems: test the channels.", no_args_is_help=True)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(commands, name="notify")
+
+
+@commands.callback()
+def _group() -> None:
+    """Keeps `test` a subcommand although it is the only one."""
+
+
+@commands.command("test")
+def send_test_messages(
+    channel: Annotated[str | None, typer.Option(help="Only this channel.")] = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Send a test message to each channel, and show the answers. Exit code 1 if one failed."""
+    from paidonce.notifications.channels import load_channels, send_test
+
+    settings, _ = load_command_settings(config)
+    channels = load_channels(settings.notifications)
+    if not channels:
+        raise ConfigurationError(
+            "notifications: no channel is configured; add one, such as [notifications.ops] with "
+            'kind = "slack" and url = "env:SLACK_URL"'
+        )
+    if channel is not None and channel not in channels:
+        names = ", ".join(channels)
+        raise ConfigurationError(f"--channel {channel}: there is no such channel; use {names}")
+    chosen = [one for name, one in channels.items() if channel in (None, name)]
+
+    async def send_all() -> "list[ChannelTest]":
+        return list(await asyncio.gather(*map(send_test, chosen)))
+
+    tests: list[ChannelTest] = run(send_all())
+    columns = {
+        "channel": lambda test: test.channel,
+        "kind": lambda test: test.kind,
+        "result": lambda test: "sent" if test.is_sent else "failed",
+        "answer": lambda test: test.answer,
+    }
+    show(tests, columns, json)
+    raise typer.Exit(0 if all(test.is_sent for test in tests) else 1)

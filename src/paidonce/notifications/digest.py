@@ -1,0 +1,159 @@
+"""Composes messages: the number of notifications by kind and source, and the newest of each."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any, Final
+
+from paidonce.core.notifications import NotificationKind
+from paidonce.notifications.model import Content, PendingNotification
+
+MAX_GROUPS: Final = 20
+MAX_SHOWN: Final = 5
+"""How many notifications of one kind and source are shown; the others are counted."""
+MAX_DETAILS: Final = 12
+MAX_DETAIL: Final = 300
+
+_NAMES: Final = {
+    NotificationKind.DEAD_LETTER: ("dead letter", "dead letters"),
+    NotificationKind.CONFLICT: ("conflict", "conflicts"),
+    NotificationKind.MISMATCH: ("wrong amount", "wrong amounts"),
+    NotificationKind.DUPLICATE_PAYMENT: ("duplicate payment", "duplicate payments"),
+    NotificationKind.LINK_CONFLICT: ("link conflict", "link conflicts"),
+    NotificationKind.ORDER_CLOSED: ("payment for a closed order", "payments for closed orders"),
+    NotificationKind.PAYMENT_MISSING: ("refund without a payment", "refunds without a payment"),
+    NotificationKind.PROVIDER_MISMATCH: (
+        "contradiction by the gateway",
+        "contradictions by the gateway",
+    ),
+    NotificationKind.EXPIRED: ("expired delivery", "expired deliveries"),
+    NotificationKind.RECEIVABLE: ("uncovered refund", "uncovered refunds"),
+    NotificationKind.FAILED: ("failed event", "failed events"),
+    NotificationKind.BAN: ("banned address", "banned addresses"),
+    NotificationKind.WALLET_PAYMENT: ("payout in review", "payouts in review"),
+    NotificationKind.CALLBACK: ("callback without a payout", "callbacks without a payout"),
+    NotificationKind.FINDING: ("reconciliation finding", "reconciliation findings"),
+    NotificationKind.BUS_DEAD_LETTER: ("message not consumed", "messages not consumed"),
+    NotificationKind.BUS_LOSS: ("loss of messages", "losses of messages"),
+}
+
+
+def compose(notifications: Sequence[PendingNotification]) -> Content:
+    """The content of a message with these notifications, which are sorted by time."""
+    by_group = sorted(notifications, key=_group_of)  # stable: keeps the order within a group
+    groups = [_group(list(members)) for _, members in groupby(by_group, key=_group_of)]
+    groups.sort(key=lambda group: (_order(group["kind"]), -group["count"], group["source"]))
+    return {
+        "subject": f"Paidonce: {_counts(groups)}",
+        "total": sum(group["count"] for group in groups),
+        "groups": groups[:MAX_GROUPS],
+        "left_out": sum(group["count"] for group in groups[MAX_GROUPS:]),
+    }
+
+
+def compose_test(channel: str) -> Content:
+    """The content of a test message."""
+    return {
+        "subject": f"Paidonce: this is a test of the channel {channel}",
+        "total": 0,
+        "groups": [],
+        "left_out": 0,
+    }
+
+
+def render_text(content: Content, max_characters: int) -> str:
+    """The content as text: a line for each group and each notification that is shown."""
+    lines: list[str] = []
+    room = max_characters - len(_CUT)
+    for line in _lines(content):
+        room -= len(line) + 1
+        if room < 0:
+            lines.append(_CUT)
+            break
+        lines.append(line)
+    return "\n".join(lines)
+
+
+_CUT: Final = "… cut off: the message is too long."
+
+
+def _group_of(notification: PendingNotification) -> tuple[str, str]:
+    return notification.kind, notification.source
+
+
+def _group(members: list[PendingNotification]) -> dict[str, Any]:
+    first = members[0]
+    return {
+        "kind": first.kind,
+        "source": first.source or None,
+        "count": len(members) + sum(one.suppressed for one in members),
+        "first_at": _time(min(one.at for one in members)),
+        "last_at": _time(max(one.at for one in members)),
+        "newest": [_item(one) for one in reversed(members[-MAX_SHOWN:])],
+    }
+
+
+def _item(one: PendingNotification) -> dict[str, Any]:
+    links = {
+        "event": f"/api/v1/events/{one.event_id}" if one.event_id else None,
+        "payment": f"/api/v1/payments/{one.payment_id}" if one.payment_id else None,
+    }
+    return {
+        "at": _time(one.at),
+        "event_id": one.event_id and str(one.event_id),
+        "payment_id": one.payment_id and str(one.payment_id),
+        "details": _details(one.details),
+        "links": {name: path for name, path in links.items() if path is not None},
+    }
+
+
+def _details(details: Mapping[str, object]) -> dict[str, str]:
+    """Each in one line, so that none can look like another one."""
+    few = list(details.items())[:MAX_DETAILS]
+    return {name: " ".join(str(value).split())[:MAX_DETAIL] for name, value in few}
+
+
+def _counts(groups: Iterable[Mapping[str, Any]]) -> str:
+    numbers: dict[str, int] = {}
+    for group in groups:
+        numbers[group["kind"]] = numbers.get(group["kind"], 0) + group["count"]
+    return ", ".join(_counted(kind, number) for kind, number in numbers.items())
+
+
+def _counted(kind: str, number: int) -> str:
+    one, many = _NAMES[NotificationKind(kind)] if kind in set(NotificationKind) else (kind, kind)
+    return f"{number} {one if number == 1 else many}"
+
+
+def _order(kind: str) -> int:
+    kinds = [str(one) for one in NotificationKind]
+    return kinds.index(kind) if kind in kinds else len(kinds)
+
+
+def _lines(content: Content) -> Iterator[str]:
+    yield content["subject"]
+    for group in content["groups"]:
+        of_source = f" of {group['source']}" if group["source"] else ""
+        yield ""
+        yield f"{_counted(group['kind'], group['count'])}{of_source}, newest first:"
+        yield from (_line(item) for item in group["newest"])
+        unshown = group["count"] - len(group["newest"])
+        if unshown > 0:
+            yield f"- … and {unshown} more"
+    if content["left_out"]:
+        yield ""
+        yield f"… and {content['left_out']} of other kinds and sources"
+
+
+def _line(item: Mapping[str, Any]) -> str:
+    details = dict(item["details"])
+    amount = " ".join(filter(None, (details.pop("amount", None), details.pop("currency", None))))
+    message = details.pop("message", None)
+    parts = [item["at"], details.pop("code", None), amount]
+    parts += [f"{name} {value}" for name, value in details.items()]
+    parts += [message, *item["links"].values()]
+    return "- " + ", ".join(str(one) for one in parts if one)
+
+
+def _time(time: datetime) -> str:
+    return time.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

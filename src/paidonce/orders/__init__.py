@@ -1,0 +1,1 @@
+"""Orders: what a merchant expects to be paid for."""

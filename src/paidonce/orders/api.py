@@ -1,0 +1,49 @@
+"""HTTP routes of orders and bookings."""
+
+from typing import Annotated
+
+from fastapi import FastAPI, Query, Response
+from fastapi import status as http
+
+from paidonce.api.auth import Operator, Reader
+from paidonce.core.input import Reference
+from paidonce.db.paging import Page
+from paidonce.orders.model import BookingView, OrderQuery, OrderRequest, OrderSummary, OrderView
+from paidonce.orders.service import OrderService
+
+
+def add_to(api: FastAPI, orders: OrderService) -> None:
+    """Add the routes."""
+
+    @api.post("/api/v1/orders", status_code=http.HTTP_201_CREATED, tags=["orders"])
+    async def create_order(body: OrderRequest, actor: Operator, answer: Response) -> OrderView:
+        """Create an order. A repeat returns the existing order, with 200.
+
+        Payments that were waiting for it are applied before the response. Other content under the
+        same reference is 409.
+        """
+        order, is_new = await orders.create(body, actor)
+        answer.status_code = http.HTTP_201_CREATED if is_new else http.HTTP_200_OK
+        return order
+
+    @api.get("/api/v1/orders", tags=["orders"])
+    async def list_orders(
+        query: Annotated[OrderQuery, Query()], actor: Reader
+    ) -> Page[OrderSummary]:
+        """Orders, newest first."""
+        return await orders.search(query)
+
+    @api.get("/api/v1/orders/{reference:path}", tags=["orders"])
+    async def get_order(reference: Reference, actor: Reader) -> OrderView:
+        """One order and its payments."""
+        return await orders.get(reference)
+
+    @api.post("/api/v1/orders/{reference:path}/cancel", tags=["orders"])
+    async def cancel_order(reference: Reference, actor: Operator) -> OrderView:
+        """Cancel an unpaid order. Later payments are kept and not applied."""
+        return await orders.cancel(reference, actor)
+
+    @api.get("/api/v1/bookings/{reference:path}", tags=["orders"])
+    async def get_booking(reference: Reference, actor: Reader) -> BookingView:
+        """One booking."""
+        return await orders.booking(reference)

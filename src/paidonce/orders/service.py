@@ -1,0 +1,170 @@
+"""What operators and merchants can ask about orders, and do with them."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from uuid_utils.compat import uuid7
+
+from paidonce.core.actors import HOST, Actor
+from paidonce.core.email import is_email
+from paidonce.core.events import SourceId, UserId, WalletId
+from paidonce.core.money import Money, money
+from paidonce.core.orders import Kind
+from paidonce.db.paging import MAX_PAGE, Page
+from paidonce.db.pool import Database
+from paidonce.errors import InvalidMoneyError, InvalidRequestError, NotFoundError
+from paidonce.linking import store as linking_store
+from paidonce.linking.linker import Linker
+from paidonce.linking.store import NewOrder
+from paidonce.orders import store
+from paidonce.orders.model import (
+    BookingView,
+    OrderQuery,
+    OrderRequest,
+    OrderSummary,
+    OrderView,
+    booking_view,
+    order_summary,
+    order_view,
+)
+from paidonce.payments import store as payments_store
+from paidonce.payments.model import PaymentQuery, payment_view
+from paidonce.processing.items import Rules
+from paidonce.users.service import UserService
+from paidonce.wallet.service import WalletService, currency_code
+
+
+class OrderService:
+    """Creates, shows, searches and cancels orders."""
+
+    def __init__(
+        self,
+        database: Database,
+        rules: Rules,
+        linker: Linker,
+        users: UserService,
+        wallets: WalletService,
+    ) -> None:
+        self._database = database
+        self._rules = rules
+        self._linker = linker
+        self._users = users
+        self._wallets = wallets
+
+    async def create(self, order: OrderRequest, actor: Actor = HOST) -> tuple[OrderView, bool]:
+        """The order, and whether it is new. Payments that were waiting for it are applied.
+
+        Raises InvalidRequestError, NotFoundError if the user or wallet does not exist, and
+        ConflictError if another order has this reference.
+        """
+        amount = _order_amount(order)
+        async with self._database.connection() as connection:
+            exists = await linking_store.exists(connection, order.reference, order.digest(amount))
+        if exists:
+            return await self.get(order.reference), False
+        new_order = await self._new_order(order, amount, actor)
+        is_new = await self._linker.create_order(new_order, actor.name)
+        return await self.get(order.reference), is_new
+
+    async def get(self, reference: str) -> OrderView:
+        """Raises NotFoundError."""
+        async with self._database.connection() as connection:
+            row = await store.find_order(connection, reference)
+            if row is None:
+                raise NotFoundError(f"there is no order {reference}")
+            paid = await payments_store.search(
+                connection, PaymentQuery(order=reference, limit=MAX_PAGE)
+            )
+        return order_view(dict(row), map(payment_view, paid.rows))
+
+    async def search(self, query: OrderQuery) -> Page[OrderSummary]:
+        """Orders, newest first."""
+        async with self._database.connection() as connection:
+            found = await store.search(connection, query)
+        return Page([order_summary(row) for row in found.rows], found.next_cursor)
+
+    def currency_of_plan(self, plan_id: str | None) -> str | None:
+        """The currency of a plan, or of the default plan; None if there is none."""
+        plan = self._rules.plans.find(plan_id, datetime.now(UTC))
+        return None if plan is None else plan.price.currency
+
+    async def booking(self, reference: str) -> BookingView:
+        """Raises NotFoundError."""
+        order = await self.get(reference)
+        if order.kind is not Kind.BOOKING:
+            raise NotFoundError(f"there is no booking {reference}")
+        return booking_view(order)
+
+    async def cancel(self, reference: str, actor: Actor) -> OrderView:
+        """Cancel an unpaid order: later payments are not applied.
+
+        Raises NotFoundError, or ConflictError if it is paid.
+        """
+        await self._linker.close_order(reference, actor.name)
+        return await self.get(reference)
+
+    async def _new_order(self, asked: OrderRequest, amount: Money, actor: Actor) -> NewOrder:
+        if asked.plan_id is not None and asked.kind is not Kind.SUBSCRIPTION:
+            raise InvalidRequestError("plan_id: only a subscription has one")
+        if asked.wallet_id is not None and asked.kind is not Kind.WALLET:
+            raise InvalidRequestError("wallet_id: only a top-up has one")
+        if asked.user_id is not None:
+            await self._users.get(asked.user_id)
+        if asked.kind is Kind.SUBSCRIPTION:
+            self._check_subscription(asked)
+        wallet_id = await self._wallet_of(asked, actor) if asked.kind is Kind.WALLET else None
+        return NewOrder(
+            id=uuid7(),
+            reference=asked.reference,
+            kind=asked.kind,
+            amount=amount,
+            request_hash=asked.digest(amount),
+            user_id=None if asked.user_id is None else UserId(asked.user_id),
+            email=asked.email,
+            plan_id=asked.plan_id,
+            wallet_id=wallet_id,
+            sources=self._source_ids(asked.sources),
+        )
+
+    def _check_subscription(self, asked: OrderRequest) -> None:
+        if asked.user_id is None and asked.email is None:
+            raise InvalidRequestError("a subscription needs user_id or email")
+        if self._rules.plans.find(asked.plan_id, datetime.now(UTC)) is None:
+            named = f"there is no plan {asked.plan_id!r}" if asked.plan_id else "give a plan_id"
+            raise InvalidRequestError(f"plan_id: {named}")
+
+    async def _wallet_of(self, asked: OrderRequest, actor: Actor) -> WalletId:
+        """The wallet to top up: the given one, or the user's own."""
+        if asked.wallet_id is not None:
+            wallet = await self._wallets.get(asked.wallet_id)
+        elif asked.user_id is not None:
+            wallet, _ = await self._wallets.create(str(asked.user_id), asked.currency, actor)
+        else:
+            raise InvalidRequestError("a top-up needs wallet_id or user_id")
+        if wallet.currency != currency_code(asked.currency):
+            raise InvalidRequestError(f"currency: the wallet is in {wallet.currency}")
+        return WalletId(wallet.id)
+
+    def _source_ids(self, names: Sequence[str] | None) -> list[SourceId] | None:
+        if names is None:
+            return None
+        if not names:
+            raise InvalidRequestError("sources: name at least one, or leave it out")
+        known = {source.name: source.id for source in self._rules.sources.values()}
+        for name in names:
+            if name not in known:
+                raise InvalidRequestError(f"sources: there is no source {name!r}")
+        return [known[name] for name in names]
+
+
+def _order_amount(asked: OrderRequest) -> Money:
+    """The amount of a request. Raises InvalidRequestError."""
+    if asked.email is not None and not is_email(asked.email):
+        raise InvalidRequestError("email is not an e-mail address")
+    try:
+        amount = money(asked.amount, asked.currency)
+    except InvalidMoneyError as error:
+        raise InvalidRequestError(f"amount: {error}") from None
+    if amount.amount_minor == 0:
+        raise InvalidRequestError("amount: give one above zero")
+    return amount

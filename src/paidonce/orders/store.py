@@ -1,0 +1,28 @@
+"""Orders as merchants create and read them. Processing writes their payments."""
+
+from typing import Final
+
+import asyncpg
+
+from paidonce.core.email import email_key
+from paidonce.db.paging import last_id_of
+from paidonce.db.queries import Connection, load_queries
+from paidonce.db.search import Search, SearchPage
+from paidonce.orders.model import OrderQuery
+
+QUERIES: Final = load_queries(__file__)
+ORDERS: Final = Search(QUERIES["orders"], leading=("user_id", "email"), filters=("status", "kind"))
+
+
+async def search(connection: Connection, query: OrderQuery) -> SearchPage:
+    """Orders that match every filter, newest first."""
+    filters = query.filters()
+    if query.email is not None:
+        filters["email"] = email_key(query.email)
+    last_id = last_id_of(query.cursor)
+    return await ORDERS.page(connection, limit=query.limit, last_id=last_id, **filters)
+
+
+async def find_order(connection: Connection, reference: str) -> asyncpg.Record | None:
+    """The order with this reference."""
+    return await QUERIES["order"].row(connection, reference=reference)

@@ -1,0 +1,1 @@
+"""Payments: list, link, accept, mark for refund."""

@@ -1,0 +1,58 @@
+"""HTTP routes of payments."""
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import FastAPI, Query
+from pydantic import BaseModel, ConfigDict
+
+from paidonce.api.auth import Operator, Reader
+from paidonce.core.input import Reason, Text
+from paidonce.db.paging import Page
+from paidonce.payments.model import PaymentQuery, PaymentView
+from paidonce.payments.service import PaymentService
+
+
+class PaymentLink(BaseModel):
+    """The user or the order that the payment belongs to; give one."""
+
+    model_config = ConfigDict(extra="forbid")
+    user_id: UUID | None = None
+    email: Text | None = None
+    order: Text | None = None
+
+
+def add_to(api: FastAPI, payments: PaymentService) -> None:
+    """Add the routes."""
+
+    @api.get("/api/v1/payments", tags=["payments"])
+    async def list_payments(
+        query: Annotated[PaymentQuery, Query()], actor: Reader
+    ) -> Page[PaymentView]:
+        """Payments, newest first. `applied=false`: money received and not applied."""
+        return await payments.search(query)
+
+    @api.get("/api/v1/payments/{payment_id}", tags=["payments"])
+    async def get_payment(payment_id: UUID, actor: Reader) -> PaymentView:
+        """One payment."""
+        return await payments.get(payment_id)
+
+    @api.post("/api/v1/payments/{payment_id}/link", tags=["payments"])
+    async def link_payment(payment_id: UUID, body: PaymentLink, actor: Operator) -> PaymentView:
+        """Link a payment to a user or an order; it is applied if possible.
+
+        A payment that is not applied may be linked again.
+        """
+        return await payments.link(
+            payment_id, actor, user_id=body.user_id, email=body.email, order=body.order
+        )
+
+    @api.post("/api/v1/payments/{payment_id}/accept", tags=["payments"])
+    async def accept_payment(payment_id: UUID, body: Reason, actor: Operator) -> PaymentView:
+        """Apply a payment despite its amount or its expired delivery."""
+        return await payments.accept(payment_id, actor, body.reason)
+
+    @api.post("/api/v1/payments/{payment_id}/mark-for-refund", tags=["payments"])
+    async def mark_for_refund(payment_id: UUID, body: Reason, actor: Operator) -> PaymentView:
+        """Mark a payment that is not applied for refund: it will not be applied."""
+        return await payments.mark_for_refund(payment_id, actor, body.reason)

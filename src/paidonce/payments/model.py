@@ -1,0 +1,112 @@
+"""Payments as operators see them, and how they are searched."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from pydantic import Field
+
+from paidonce.core.input import Text
+from paidonce.core.money import format_minor
+from paidonce.core.payments import PaymentStatus
+from paidonce.db.paging import ListQuery
+
+
+class PaymentQuery(ListQuery):
+    """Which payments."""
+
+    source: Text | None = Field(None, description="From this source.")
+    status: PaymentStatus | None = Field(None, description="With this status.")
+    applied: bool | None = Field(
+        None,
+        description="Applied, or not applied: money that was received and had no effect.",
+        json_schema_extra={"option": "--applied/--not-applied"},
+    )
+    email: Text | None = Field(None, description="Paid under this e-mail address.")
+    order: Text | None = Field(None, description="For the order with this reference.")
+    review: Text | None = Field(
+        None, description="That need a review for this reason, such as `AMOUNT_MISMATCH`."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalIdView:
+    kind: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentView:
+    """A payment.
+
+    `review` is the reason why a person should look at it, or null. `unapplied_s` is the age of
+    money that was received and is not applied, or null.
+    """
+
+    id: UUID
+    source: str
+    external_payment_id: str | None
+    ids: list[ExternalIdView]
+    order: str | None
+    user_id: UUID | None
+    email: str | None
+    plan_id: str | None
+    status: PaymentStatus
+    amount: str
+    captured: str
+    refunded: str
+    reversed: str
+    currency: str | None
+    paid_at: datetime | None
+    failed_at: datetime | None
+    canceled_at: datetime | None
+    refunded_at: datetime | None
+    disputed_at: datetime | None
+    applied_at: datetime | None
+    subscription_id: UUID | None
+    review: str | None
+    unapplied_s: int | None
+    transaction_id: str | None
+    created_at: datetime
+    test: bool
+
+
+def payment_view(row: Mapping[str, Any]) -> PaymentView:
+    """From a row of the search."""
+    ids = [ExternalIdView(kind, external_id) for kind, external_id in row["ids"]]
+    captured = format_amount(row["captured_minor"], row["currency"])
+    return PaymentView(
+        id=row["id"],
+        source=row["source"],
+        external_payment_id=next((one.id for one in ids if one.kind == "payment"), None),
+        ids=ids,
+        order=row["order_reference"],
+        user_id=row["user_id"],
+        email=row["email"],
+        plan_id=row["plan_id"],
+        status=PaymentStatus(row["status"]),
+        amount=captured,
+        captured=captured,
+        refunded=format_amount(row["refunded_minor"], row["currency"]),
+        reversed=format_amount(row["reversed_minor"], row["currency"]),
+        currency=row["currency"],
+        paid_at=row["paid_at"],
+        failed_at=row["failed_at"],
+        canceled_at=row["canceled_at"] or row["voided_at"],
+        refunded_at=row["refunded_at"],
+        disputed_at=row["disputed_at"],
+        applied_at=row["applied_at"],
+        subscription_id=row["subscription_id"],
+        review=row["review"],
+        unapplied_s=row["unapplied_s"],
+        transaction_id=row["transaction_id"],
+        created_at=row["created_at"],
+        test=row["is_test"],
+    )
+
+
+def format_amount(amount_minor: int, currency: str | None) -> str:
+    """The amount as a decimal; in minor units while the currency is not known."""
+    return format_minor(amount_minor, currency) if currency else str(amount_minor)

@@ -1,0 +1,99 @@
+"""What operators can ask about payments, and do with those that are not applied."""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from paidonce.core.actors import Actor
+from paidonce.core.events import PaymentId, UserId
+from paidonce.db.paging import Page
+from paidonce.db.pool import Database
+from paidonce.errors import InvalidRequestError, NotFoundError
+from paidonce.linking import store as linking_store
+from paidonce.linking.linker import Linker
+from paidonce.payments import store
+from paidonce.payments.model import PaymentQuery, PaymentView, payment_view
+from paidonce.processing.items import Link
+from paidonce.users.service import UserService
+
+
+class PaymentService:
+    """Searches payments; links, accepts or marks for refund those that are not applied."""
+
+    def __init__(self, database: Database, linker: Linker, users: UserService) -> None:
+        self._database = database
+        self._linker = linker
+        self._users = users
+
+    async def search(self, query: PaymentQuery) -> Page[PaymentView]:
+        """Payments, newest first."""
+        async with self._database.connection() as connection:
+            found = await store.search(connection, query)
+        return Page([payment_view(row) for row in found.rows], found.next_cursor)
+
+    async def link(
+        self,
+        payment_id: UUID,
+        actor: Actor,
+        *,
+        user_id: UUID | None = None,
+        email: str | None = None,
+        order: str | None = None,
+    ) -> PaymentView:
+        """Link a payment to a user or an order, and apply it if possible.
+
+        A payment that is not applied may be linked again. Raises NotFoundError,
+        InvalidRequestError, or ConflictError if it is applied.
+        """
+        if [user_id, email, order].count(None) != 2:
+            raise InvalidRequestError("give one of user_id, email and order")
+        if order is not None:
+            async with self._database.connection() as connection:
+                await linking_store.require_order(connection, order)
+            link, details = Link(order=order), {"order": order}
+        else:
+            user = await (
+                self._users.get(user_id) if user_id else self._users.get_by_email(email or "")
+            )
+            link, details = Link(user_id=UserId(user.id)), {"user_id": str(user.id)}
+        await self._linker.link(
+            PaymentId(payment_id), link, actor.name, "payment_linked", **details
+        )
+        return await self.get(payment_id)
+
+    async def accept(self, payment_id: UUID, actor: Actor, reason: str) -> PaymentView:
+        """Apply a payment despite its amount or its expired delivery. Raises NotFoundError."""
+        link = Link(is_accepted=True)
+        await self._linker.link(
+            PaymentId(payment_id), link, actor.name, "payment_accepted", reason=reason
+        )
+        return await self.get(payment_id)
+
+    async def mark_for_refund(self, payment_id: UUID, actor: Actor, reason: str) -> PaymentView:
+        """Mark a payment for refund: it will not be applied. Raises NotFoundError.
+
+        Raises ConflictError if it is applied: then the gateway reports the refund itself.
+        """
+        link = Link(is_for_refund=True)
+        await self._linker.link(
+            PaymentId(payment_id), link, actor.name, "marked_for_refund", reason=reason
+        )
+        return await self.get(payment_id)
+
+    async def get(self, payment_id: UUID) -> PaymentView:
+        """Raises NotFoundError."""
+        async with self._database.connection() as connection:
+            row = await store.find(connection, payment_id)
+        if row is None:
+            raise NotFoundError(f"there is no payment {payment_id}")
+        return payment_view(row)
+
+    async def unapplied_money(self) -> list[Mapping[str, Any]]:
+        """Money received and not applied, by currency: number, sum and age of the oldest."""
+        async with self._database.connection() as connection:
+            return await store.unapplied_money(connection)
+
+    async def to_review(self) -> list[Mapping[str, Any]]:
+        """Payments that a person should look at, by reason: number and age of the oldest."""
+        async with self._database.connection() as connection:
+            return await store.to_review(connection)

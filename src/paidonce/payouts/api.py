@@ -1,0 +1,90 @@
+"""HTTP routes of payments out of a wallet, their views, and gateway callbacks."""
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import FastAPI, Query, Response, status
+
+from paidonce.api.auth import Operator, Reader
+from paidonce.core.input import Reference
+from paidonce.db.paging import ListQuery, Page
+from paidonce.payouts.model import (
+    DeadCallback,
+    WalletPaymentQuery,
+    WalletPaymentRequest,
+    WalletPaymentView,
+)
+from paidonce.payouts.service import PayoutService
+from paidonce.payouts.views import PayoutView
+
+
+def add_to(api: FastAPI, payouts: PayoutService) -> None:
+    """Add the routes."""
+
+    @api.post(
+        "/api/v1/wallet-payments",
+        status_code=status.HTTP_202_ACCEPTED,
+        responses={200: {"model": WalletPaymentView, "description": "It was started before."}},
+        tags=["wallet payments"],
+    )
+    async def start_wallet_payment(
+        body: WalletPaymentRequest, actor: Operator, answer: Response
+    ) -> WalletPaymentView:
+        """Start a payment out of a wallet. A repeat returns its current state, with 200.
+
+        Other content under the same payment id is 409 `IDEMPOTENCY_CONFLICT`. Without a configured
+        gateway it is 409 `NO_GATEWAY`.
+        """
+        payment, is_new = await payouts.start(
+            body.payment_id, body.wallet_id, body.amount, currency=body.currency, actor=actor
+        )
+        answer.status_code = status.HTTP_202_ACCEPTED if is_new else status.HTTP_200_OK
+        return payment
+
+    @api.get("/api/v1/wallet-payments", tags=["wallet payments"])
+    async def list_wallet_payments(
+        query: Annotated[WalletPaymentQuery, Query()], actor: Reader
+    ) -> Page[WalletPaymentView]:
+        """Payments out of wallets, in the order of their ids."""
+        return await payouts.search(query)
+
+    # Before the routes that show a payment: its id may contain slashes.
+
+    @api.post("/api/v1/wallet-payments/{payment_id:path}/capture", tags=["wallet payments"])
+    async def capture_wallet_payment(payment_id: Reference, actor: Operator) -> WalletPaymentView:
+        """Capture the amount of a payment that succeeded at the gateway and needs a review."""
+        return await payouts.capture(payment_id, actor)
+
+    @api.post("/api/v1/wallet-payments/{payment_id:path}/fail", tags=["wallet payments"])
+    async def fail_wallet_payment(payment_id: Reference, actor: Operator) -> WalletPaymentView:
+        """Fail a payment that needs a review, and release its amount.
+
+        409: it needs no review, or is `COMPLETED`.
+        """
+        return await payouts.fail(payment_id, actor)
+
+    @api.get("/api/v1/wallet-payments/{payment_id:path}", tags=["wallet payments"])
+    async def get_wallet_payment(payment_id: Reference, actor: Reader) -> WalletPaymentView:
+        """One payment out of a wallet."""
+        return await payouts.get(payment_id)
+
+    @api.get("/api/v1/payment-views/{payment_id:path}", tags=["wallet payments"])
+    async def get_payment_view(payment_id: Reference, actor: Reader) -> PayoutView:
+        """A payment in the read model of the query service; it may be a moment behind."""
+        return await payouts.get_view(payment_id)
+
+    @api.get("/api/v1/gateway-callbacks", tags=["wallet payments"])
+    async def list_dead_callbacks(
+        query: Annotated[ListQuery, Query()], actor: Reader
+    ) -> Page[DeadCallback]:
+        """Callbacks without a payment that are not tried any more, newest first."""
+        return await payouts.dead_callbacks(query)
+
+    @api.post(
+        "/api/v1/gateway-callbacks/{callback_id}/retry",
+        status_code=status.HTTP_204_NO_CONTENT,
+        tags=["wallet payments"],
+    )
+    async def retry_callback(callback_id: UUID, actor: Operator) -> None:
+        """Try a callback again."""
+        await payouts.retry_callback(callback_id, actor)

@@ -1,0 +1,155 @@
+"""The HTTP client of the gateway that carries out payments.
+
+`POST {url}/payments` sends a payment, with its id as idempotency key, and
+`GET {url}/payments/{payment_id}` returns its state. Both answer `{transaction_id, status}`, and
+optionally `{amount, currency}` that were paid.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+from paidonce.core.callbacks import GatewayStatus
+from paidonce.core.money import Money, money
+from paidonce.errors import GatewayUnreachableError, InvalidMoneyError, MalformedError
+from paidonce.lookup.http_client import HttpClient, HttpTimeouts, RateLimitedClient
+from paidonce.payouts.model import MAX_TRANSACTION_ID, GatewayReport, WalletPayment
+from paidonce.providers.contract import GatewayRequest, GatewayResponse
+from paidonce.providers.parsing import parse_object
+
+LEASE_MARGIN_S: Final = 5.0
+CALLS_PER_ATTEMPT: Final = 2
+"""A payment that the gateway does not know is sent again."""
+NOT_FOUND: Final = 404
+CALL_REFUSED: Final = frozenset({401, 403, 404, 405, 407, 408, 409, 425})
+"""Statuses that refuse the call and not the payment: a later call may be accepted.
+
+The HTTP client treats 429 and everything but 2xx and 4xx as no answer.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayAnswer:
+    """The state of a payment that the gateway has accepted."""
+
+    transaction_id: str
+    status: GatewayStatus
+    paid: Money | None = None
+
+    @property
+    def report(self) -> GatewayReport:
+        return GatewayReport(self.status, self.paid)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayRefusal:
+    """The gateway does not accept the payment, and never will."""
+
+    http_status: int
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """Where the gateway is, and the limits of calls to it."""
+
+    url: str = field(repr=False)
+    key: str | None = field(repr=False)
+    timeout_s: float
+    rate: float
+    """Calls per second."""
+    max_calls: int
+    """Concurrent calls."""
+
+    @property
+    def lease_s(self) -> float:
+        """The longest duration of an attempt, with the wait for the rate limit."""
+        waiting_s = self.max_calls * CALLS_PER_ATTEMPT / self.rate
+        return self.timeout_s * CALLS_PER_ATTEMPT + waiting_s + LEASE_MARGIN_S
+
+
+class Gateway:
+    """Calls the gateway, with limits on time, size and rate, and without redirects."""
+
+    def __init__(self, options: GatewayOptions) -> None:
+        self.options = options
+        self._url = options.url.rstrip("/")
+        connect_s = min(HttpTimeouts().connect_s, options.timeout_s)
+        self._http = HttpClient(HttpTimeouts(connect_s=connect_s, call_s=options.timeout_s))
+        self._client = RateLimitedClient(self._http, options.rate)
+
+    async def send(self, payment: WalletPayment) -> GatewayAnswer | GatewayRefusal:
+        """Send a payment. A repeated call pays once.
+
+        Raises GatewayUnreachableError if the result is unknown.
+        """
+        body = {
+            "payment_id": payment.payment_id,
+            "amount": payment.amount,
+            "currency": payment.currency,
+        }
+        headers = {"idempotency-key": _header_value(payment.payment_id)}
+        response = await self._call("POST", "/payments", body, headers)
+        if response.status in CALL_REFUSED:
+            raise GatewayUnreachableError(f"it replied {response.status}")
+        if response.status >= 400:
+            return GatewayRefusal(response.status)
+        return _parse_answer(response)
+
+    async def get(self, payment_id: str) -> GatewayAnswer | None:
+        """The state of a payment; None if the gateway does not know it.
+
+        Raises GatewayUnreachableError.
+        """
+        response = await self._call("GET", f"/payments/{quote(payment_id, safe='')}")
+        if response.status == NOT_FOUND:
+            return None
+        if response.status >= 400:
+            raise GatewayUnreachableError(f"it replied {response.status}")
+        return _parse_answer(response)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.close()
+
+    async def _call(
+        self,
+        method: Literal["GET", "POST"],
+        path: str,
+        body: dict[str, Any] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> GatewayResponse:
+        sent = {"accept": "application/json", **(headers or {})}
+        if self.options.key is not None:
+            sent["authorization"] = f"Bearer {self.options.key}"
+        return await self._client.call(GatewayRequest(method, f"{self._url}{path}", sent, body))
+
+
+def _header_value(payment_id: str) -> str:
+    """The id in a form that a header can hold.
+
+    Spaces are escaped: a trailing space is lost in a header, and two payments would be one.
+    """
+    return quote(payment_id, safe="!#$&'*+-.^_`|~:/@")
+
+
+def _parse_answer(response: GatewayResponse) -> GatewayAnswer:
+    """Raises GatewayUnreachableError for an unreadable answer: the result is unknown."""
+    try:
+        fields = parse_object(response.body)
+        transaction_id = fields.get("transaction_id")
+        status, paid = GatewayStatus(str(fields.get("status"))), _parse_paid(fields)
+    except (MalformedError, InvalidMoneyError, ValueError):
+        raise GatewayUnreachableError("its reply cannot be read") from None
+    if not isinstance(transaction_id, str) or not 0 < len(transaction_id) <= MAX_TRANSACTION_ID:
+        raise GatewayUnreachableError("its reply has no transaction_id")
+    return GatewayAnswer(transaction_id, status, paid)
+
+
+def _parse_paid(fields: dict[str, Any]) -> Money | None:
+    """The paid amount, if it is given. Raises InvalidMoneyError."""
+    amount, currency = fields.get("amount"), fields.get("currency")
+    if amount is None and currency is None:
+        return None
+    if not isinstance(amount, str) or not isinstance(currency, str):
+        raise InvalidMoneyError("an amount and a currency are strings")
+    return money(amount, currency)

@@ -1,0 +1,209 @@
+"""Payments out of a wallet: what operators and programs can ask for."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from uuid import UUID
+
+from paidonce.bus import outbox
+from paidonce.core.actors import HOST, Actor
+from paidonce.core.callbacks import GatewayStatus
+from paidonce.core.events import WalletId
+from paidonce.core.money import Money
+from paidonce.db.audit import record_action
+from paidonce.db.paging import ListQuery, Page, page_of
+from paidonce.db.pool import Database
+from paidonce.db.queries import Connection
+from paidonce.db.search import read_in_order
+from paidonce.errors import InvalidRequestError, NotFoundError, PayoutRejectedError
+from paidonce.payouts import store, views
+from paidonce.payouts.messages import new_message
+from paidonce.payouts.model import (
+    CAPTURABLE,
+    DeadCallback,
+    FailureReason,
+    Initiation,
+    MessageType,
+    WalletPayment,
+    WalletPaymentQuery,
+    WalletPaymentStatus,
+    WalletPaymentView,
+    wallet_payment_view,
+)
+from paidonce.payouts.processor import PayoutOptions, PayoutProcessor
+from paidonce.payouts.views import PayoutView
+from paidonce.processing.items import Rules, Source
+from paidonce.wallet.service import (
+    WalletService,
+    currency_code,
+    positive_minor,
+    require_payment_id,
+)
+
+
+class PayoutService:
+    """Payments out of a wallet, their read model, and callbacks without a payment."""
+
+    def __init__(self, database: Database, rules: Rules, wallets: WalletService) -> None:
+        self._database = database
+        self._rules = rules
+        self._wallets = wallets
+
+    async def start(
+        self,
+        payment_id: str,
+        wallet_id: UUID,
+        amount: str,
+        *,
+        currency: str | None = None,
+        actor: Actor = HOST,
+    ) -> tuple[WalletPaymentView, bool]:
+        """Start a payment; returns it, and whether it is new.
+
+        Raises InvalidRequestError, NotFoundError for the wallet, and PayoutRejectedError:
+        NO_GATEWAY, or IDEMPOTENCY_CONFLICT if another payment has this id.
+        """
+        source = self._payout_source()
+        require_payment_id(payment_id)
+        paid = await self._amount(wallet_id, amount, currency)
+        initiation = Initiation(payment_id, WalletId(wallet_id), paid, source.id)
+        async with self._database.transaction() as connection:
+            is_new = bool(await store.add(connection, [(initiation, store.NO_TIME)]))
+            payment = await store.find(connection, payment_id)
+            assert payment is not None
+            if is_new:
+                await outbox.add(connection, [new_message(payment, MessageType.INITIATED)])
+                await _audit(connection, actor, "wallet_payment_started", payment_id)
+        if payment.request_hash != initiation.request_hash:
+            raise PayoutRejectedError(
+                "IDEMPOTENCY_CONFLICT", "there is another payment with this payment_id"
+            )
+        return wallet_payment_view(payment), is_new
+
+    async def get(self, payment_id: str) -> WalletPaymentView:
+        """A payment. Raises NotFoundError."""
+        async with self._database.connection() as connection:
+            payment = await store.find(connection, payment_id)
+        if payment is None:
+            raise _no_payment()
+        return wallet_payment_view(payment)
+
+    async def search(self, query: WalletPaymentQuery) -> Page[WalletPaymentView]:
+        """A page of payments, in the order of their ids."""
+        async with self._database.connection() as connection:
+            payments = await store.search(connection, query)
+        found = [wallet_payment_view(one) for one in payments]
+        return page_of(found, query.limit, lambda one: one.payment_id)
+
+    async def capture(self, payment_id: str, actor: Actor) -> WalletPaymentView:
+        """Capture the whole amount of a payment that succeeded at the gateway and needs a review.
+
+        Raises NotFoundError, and PayoutRejectedError: CONFLICT, or INSUFFICIENT_FUNDS.
+        """
+        async with self._database.transaction() as connection:
+            payment, now = await _lock(connection, payment_id)
+            if payment.review not in CAPTURABLE:
+                raise PayoutRejectedError("CONFLICT", "this payment has nothing to capture")
+            after = await self._processor(payment).conclude(
+                connection, replace(payment, review=None), GatewayStatus.SUCCEEDED, now
+            )
+            if after.status is not WalletPaymentStatus.COMPLETED:
+                raise PayoutRejectedError("INSUFFICIENT_FUNDS", "the wallet cannot pay for it yet")
+            await _audit(connection, actor, "wallet_payment_captured", payment_id)
+        return await self.get(payment_id)
+
+    async def fail(self, payment_id: str, actor: Actor) -> WalletPaymentView:
+        """Fail a payment that needs a review, and release its amount.
+
+        If the gateway reports a success later, the amount is captured. Raises NotFoundError, and
+        PayoutRejectedError for a payment that needs no review or is COMPLETED.
+        """
+        async with self._database.transaction() as connection:
+            payment, now = await _lock(connection, payment_id)
+            if payment.review is None or payment.status is WalletPaymentStatus.COMPLETED:
+                raise PayoutRejectedError("CONFLICT", "this payment cannot be failed")
+            await self._processor(payment).conclude(
+                connection,
+                replace(payment, review=None),
+                GatewayStatus.FAILED,
+                now,
+                FailureReason.FAILED_BY_OPERATOR,
+            )
+            await _audit(connection, actor, "wallet_payment_failed", payment_id)
+        return await self.get(payment_id)
+
+    async def count_reviews(self) -> dict[str, int]:
+        """The number of payments to review, by reason."""
+        async with self._database.connection() as connection, read_in_order(connection):
+            return await store.count_reviews(connection)
+
+    async def get_view(self, payment_id: str) -> PayoutView:
+        """The view of a payment in the read model. Raises NotFoundError."""
+        async with self._database.connection() as connection:
+            view = await views.find_view(connection, payment_id)
+        if view is None:
+            raise NotFoundError("there is no view of a payment with this id")
+        return view
+
+    async def rebuild_views(self, progress: Callable[[int], None]) -> int:
+        """Rebuild the read model from the outbox; returns the number of payments."""
+        done = 0
+        async for number in views.rebuild(self._database):
+            done += number
+            progress(done)
+        return done
+
+    async def dead_callbacks(self, query: ListQuery) -> Page[DeadCallback]:
+        """A page of callbacks without a payment that are not tried any more, newest first."""
+        async with self._database.connection() as connection:
+            found = await store.dead_callbacks(connection, query.cursor, query.limit + 1)
+        return page_of(found, query.limit, lambda one: one.id)
+
+    async def count_dead_callbacks(self) -> int:
+        """The number of callbacks without a payment that are not tried any more."""
+        async with self._database.connection() as connection, read_in_order(connection):
+            return await store.count_dead_callbacks(connection)
+
+    async def retry_callback(self, callback_id: UUID, actor: Actor) -> None:
+        """Try a dead callback again, with all attempts. Raises NotFoundError."""
+        async with self._database.transaction() as connection:
+            if not await store.retry_callback(connection, callback_id):
+                raise NotFoundError(f"there is no dead callback {callback_id}")
+            await record_action(
+                connection, actor.name, "callback_retried", callback_id=str(callback_id)
+            )
+
+    def _payout_source(self) -> Source:
+        for source in self._rules.sources.values():
+            if source.is_payout_source:
+                return source
+        raise PayoutRejectedError(
+            "NO_GATEWAY", "no gateway for payments out of a wallet is configured"
+        )
+
+    def _processor(self, payment: WalletPayment) -> PayoutProcessor:
+        options = PayoutOptions(payment.source_id, payment.source, self._rules.routes)
+        return PayoutProcessor(options)
+
+    async def _amount(self, wallet_id: UUID, amount: str, currency: str | None) -> Money:
+        wallet = await self._wallets.get(wallet_id)
+        if currency is not None and currency_code(currency) != wallet.currency:
+            raise InvalidRequestError(f"currency: the wallet is in {wallet.currency}")
+        return Money(positive_minor(amount, wallet.currency), wallet.currency)
+
+
+async def _lock(connection: Connection, payment_id: str) -> tuple[WalletPayment, datetime]:
+    """The locked payment, and the time. Raises NotFoundError."""
+    locked = await store.lock(connection, [payment_id])
+    payment = locked.payments.get(payment_id)
+    if payment is None or locked.now is None:
+        raise _no_payment()
+    return payment, locked.now
+
+
+async def _audit(connection: Connection, actor: Actor, action: str, payment_id: str) -> None:
+    await record_action(connection, actor.name, action, wallet_payment=payment_id)
+
+
+def _no_payment() -> NotFoundError:
+    return NotFoundError("there is no payment out of a wallet with this id")

@@ -1,0 +1,1 @@
+"""Turns a batch of events into rows: load, decide, write."""

@@ -1,0 +1,264 @@
+"""Calls the user's own handlers in the transaction of the payment (FUL-5).
+
+Items are processed one at a time, each in a savepoint. When a handler fails, the savepoint is
+rolled back and the item is processed again as *blocked*: its facts are stored, the payment stays
+unapplied, and the event is retried or fails. A handler that breaks the transaction itself raises
+BrokenTransactionError: the owner of the connection starts again on another one.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+import asyncpg
+
+from paidonce.core.events import Code, EventId, EventProblem, PaymentEvent, parse_reason
+from paidonce.core.state import Decision
+from paidonce.db.pool import Trouble, trouble
+from paidonce.db.queries import Connection, load_queries
+from paidonce.errors import DatabaseUnavailableError, Reject, Retry
+from paidonce.hooks.registry import Blocked, Handler, HookEvent, handler_name, hook_calls
+from paidonce.processing.items import MAX_MESSAGE, BatchResult, Item, QueuedEvent, Reapply, Rules
+from paidonce.processing.process import process
+from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
+from paidonce.telemetry import logger
+
+log = logger(__name__)
+
+QUERIES: Final = load_queries(__file__)
+CANCEL_TIMEOUT_S: Final = 1.0
+"""How long a canceled handler may take to end."""
+MAX_CAUSES: Final = 20
+
+E = TypeVar("E", bound=Exception)
+
+
+class BrokenTransactionError(DatabaseUnavailableError):
+    """A handler ended the transaction that it was called in, or its connection."""
+
+    def __init__(self, event_id: EventId | None, blocked: Blocked) -> None:
+        super().__init__(blocked.problem.message)
+        self.event_id = event_id
+        self.blocked = blocked
+
+
+class _HandlerFailedError(Exception):
+    """A handler failed. The savepoint can be rolled back, unless the transaction is broken."""
+
+    def __init__(self, blocked: Blocked, is_broken: bool = False) -> None:
+        super().__init__(blocked.problem.message)
+        self.blocked = blocked
+        self.is_broken = is_broken
+
+
+class _FailedTransactionError(Exception):
+    """The transaction cannot be committed because of a handler's statement."""
+
+
+async def process_with_hooks(connection: Connection, item: Item, rules: Rules) -> BatchResult:
+    """Process one item and call its handlers, in savepoints of the open transaction.
+
+    Raises BrokenTransactionError, and then the connection is closed.
+    """
+    decision: Decision | None = None
+    try:
+        async with connection.transaction():
+            processed = await process(connection, [item], rules)
+            decision = processed.results[0].decision
+            await _call_handlers(connection, item, decision, rules)
+        return processed
+    except Exception as error:
+        failed = _find_cause(error, _HandlerFailedError)
+        if failed is None:
+            raise
+        if failed is not error or failed.is_broken:
+            with suppress(asyncpg.InterfaceError):
+                connection.terminate()
+            event_id = item.event_id if isinstance(item, QueuedEvent) else None
+            raise BrokenTransactionError(event_id, failed.blocked) from error
+    assert decision is not None
+    async with connection.transaction():
+        return await process(connection, [_block(item, failed.blocked, decision)], rules)
+
+
+def find_broken_transaction(error: BaseException) -> BrokenTransactionError | None:
+    """The BrokenTransactionError that caused this error, if any."""
+    return _find_cause(error, BrokenTransactionError)
+
+
+def without_hooks(rules: Rules, blocked: Blocked) -> Rules:
+    """The same rules, but handlers are not called: what they would be called for is blocked."""
+    return replace(rules, handlers=replace(rules.handlers, disabled_by=blocked))
+
+
+def _block(item: Item, blocked: Blocked, decision: Decision) -> Item:
+    """The item without its effect. An event that moves no money is not merged, either."""
+    assert isinstance(item, QueuedEvent | Reapply), "deliveries are stored before hooks are called"
+    if isinstance(item, QueuedEvent) and not decision.effects:
+        return replace(item, blocked=blocked, forced_outcome=blocked.problem.outcome)
+    return replace(item, blocked=blocked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    handler: Handler
+    hook_event: HookEvent
+
+
+async def _call_handlers(
+    connection: Connection, item: Item, decision: Decision | None, rules: Rules
+) -> None:
+    calls = _build_calls(connection, item, decision, rules) if decision is not None else []
+    if not calls:
+        return
+    if rules.handlers.disabled_by is not None:
+        raise _HandlerFailedError(rules.handlers.disabled_by)
+    timeout_s = rules.handlers.timeout_s
+    guard_id = await _begin_hooks(connection, timeout_s)
+    for call in calls:
+        await _call(connection, call, timeout_s)
+        if not _is_in_transaction(connection):
+            raise _HandlerFailedError(_transaction_ended(call), is_broken=True)
+    maybe_crash(CrashPoint.HOOKS_CALLED)
+    try:
+        is_same = await _end_hooks(connection, guard_id)
+    except _FailedTransactionError as error:
+        log.error("handler_failed", handler=handler_name(calls[-1].handler), exc_info=error)
+        raise _HandlerFailedError(_retry_later(str(error))) from error
+    if not is_same:
+        raise _HandlerFailedError(_transaction_ended(calls[-1]), is_broken=True)
+
+
+def _build_calls(
+    connection: Connection, item: Item, decision: Decision, rules: Rules
+) -> Sequence[_Call]:
+    event = item.event if isinstance(item, QueuedEvent) else None
+    return [
+        _Call(
+            handler,
+            HookEvent(
+                name=hook_type,
+                source=source.name if source else None,
+                payment=payment,
+                order=decision.order,
+                amount=amount,
+                event=event if isinstance(event, PaymentEvent) else None,
+                connection=connection,
+            ),
+        )
+        for hook_type, payment, amount in hook_calls(decision)
+        for source in (rules.sources.get(payment.source_id),)
+        for handler in rules.handlers.by_type.get(hook_type, ())
+    ]
+
+
+async def _call(connection: Connection, call: _Call, timeout_s: float) -> None:
+    """Call one handler. Raises _HandlerFailedError, whatever the handler does."""
+    task = asyncio.create_task(_run(call), name=f"handler {handler_name(call.handler)}")
+    try:
+        await asyncio.wait({task}, timeout=timeout_s)
+        is_late = not task.done()
+    finally:
+        has_ended = await _cancel(task)
+    error = TimeoutError() if is_late else _error_of(task)
+    if error is None:
+        return
+    if not isinstance(error, Retry | Reject):
+        log.error("handler_failed", handler=handler_name(call.handler), exc_info=error)
+    is_broken = not has_ended or not _is_in_transaction(connection)
+    raise _HandlerFailedError(_blocked_by(error), is_broken) from error
+
+
+async def _run(call: _Call) -> None:
+    try:
+        await call.handler(call.hook_event)
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError("a handler wanted to end the process") from error
+
+
+def _error_of(task: asyncio.Task[None]) -> BaseException | None:
+    return asyncio.CancelledError() if task.cancelled() else task.exception()
+
+
+async def _cancel(task: asyncio.Task[None]) -> bool:
+    """Cancel a handler that still runs; returns whether it has ended."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=CANCEL_TIMEOUT_S)
+        if task.done() and not task.cancelled():
+            task.exception()  # retrieved, or asyncio would log it
+    return task.done()
+
+
+async def _begin_hooks(connection: Connection, timeout_s: float) -> int:
+    """Until `_end_hooks`, the transaction cannot be committed, and statements have a timeout."""
+    timeout_ms = str(max(int(timeout_s * 1000), 1))
+    row = await QUERIES["begin_hooks"].row(connection, timeout_ms=timeout_ms)
+    assert row is not None
+    guard_id: int = row["id"]
+    return guard_id
+
+
+async def _end_hooks(connection: Connection, guard_id: int) -> bool:
+    """Allow the commit again; returns whether the transaction is still the same one.
+
+    Raises _FailedTransactionError when it could not be committed.
+    """
+    try:
+        is_same = await QUERIES["end_hooks"].row(connection, id=guard_id) is not None
+        await QUERIES["check_deferred"].run(connection)
+        await QUERIES["defer_again"].run(connection)
+    except asyncpg.InFailedSQLTransactionError as error:
+        raise _FailedTransactionError("a statement failed, and its handler went on") from error
+    except asyncpg.PostgresError as error:
+        if trouble(error) is Trouble.AWAY:
+            raise
+        raise _FailedTransactionError("what its handler wrote cannot be committed") from error
+    return is_same
+
+
+def _is_in_transaction(connection: Connection) -> bool:
+    """Whether a transaction is open, as far as the client knows."""
+    try:
+        return not connection.is_closed() and connection.is_in_transaction()
+    except asyncpg.InterfaceError:  # it was closed, and the pool has it again
+        return False
+
+
+def _blocked_by(error: BaseException) -> Blocked:
+    match error:
+        case Retry():
+            return Blocked(EventProblem(Code.HANDLER_FAILED, _storable(error), False), error.after)
+        case Reject():
+            return Blocked(EventProblem(parse_reason(error.code), _storable(error)))
+        case TimeoutError():
+            return _retry_later("its handler took too long")
+        case _:
+            return _retry_later(f"its handler failed with {type(error).__name__}")
+
+
+def _retry_later(message: str) -> Blocked:
+    return Blocked(EventProblem(Code.HANDLER_FAILED, message, is_final=False))
+
+
+def _transaction_ended(call: _Call) -> Blocked:
+    log.error("handler_broke_transaction", handler=handler_name(call.handler))
+    return _retry_later("its handler ended the transaction that it was called in")
+
+
+def _storable(error: Exception) -> str:
+    """The message of an error as a text column can hold it."""
+    text = str(error).replace("\x00", "�").encode("utf-8", "replace").decode()
+    return text[:MAX_MESSAGE]
+
+
+def _find_cause(error: BaseException, kind: type[E]) -> E | None:
+    """The error or one of its causes that is of this kind."""
+    cause: BaseException | None = error
+    for _ in range(MAX_CAUSES):
+        if cause is None or isinstance(cause, kind):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return None

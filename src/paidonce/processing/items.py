@@ -1,0 +1,298 @@
+"""The input and the output of `process`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import IntEnum, StrEnum
+from typing import Final
+
+from paidonce.core.events import (
+    Code,
+    EventId,
+    EventStatus,
+    Ignored,
+    Outcome,
+    PaymentEvent,
+    PaymentId,
+    Reason,
+    SourceId,
+    UserId,
+)
+from paidonce.core.masking import Masker
+from paidonce.core.orders import Kind
+from paidonce.core.payments import Payment
+from paidonce.core.plans import PlanBook
+from paidonce.core.retry import SLOW_RETRY_CODES, RetryPolicy
+from paidonce.core.state import Decision
+from paidonce.core.tally import TallyKey
+from paidonce.errors import ConflictError, RejectedError
+from paidonce.hooks.registry import NO_HANDLERS, Blocked, Handlers
+from paidonce.notifications.model import Routes
+from paidonce.providers.contract import Delivery, Identity, LookupRequired, Provider, key_digest
+
+DEFAULT_LOOKUP_RATE: Final = 10.0
+MAX_MESSAGE: Final = 500
+"""The longest error message that is stored."""
+MAX_ATTEMPTS: Final = 32_767
+"""More attempts are not counted. Each redelivery of a queued event is an attempt."""
+
+EventKey = tuple[SourceId, bytes]
+"""A source and the digest of the key of an event."""
+
+
+class QueueName(IntEnum):
+    """The queue in which an event waits."""
+
+    PROCESS = 0
+    LOOKUP = 1  # its meaning has to be looked up at the gateway first
+    HOOKS = 2  # it has handlers of the user's own
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A configured instance of a provider."""
+
+    id: SourceId
+    name: str
+    provider: Provider
+    link_by_email: bool
+    lookup_rate: float = DEFAULT_LOOKUP_RATE  # calls to its gateway per second
+    has_handlers: bool = False  # its events are processed in the queue for hooks
+    is_payout_source: bool = False  # its events are callbacks about payouts
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Everything that processing depends on besides the events and the database."""
+
+    plans: PlanBook
+    sources: Mapping[SourceId, Source]
+    retry: RetryPolicy
+    kept_on_refund: frozenset[Kind] = frozenset()  # what a refund does not reverse
+    handlers: Handlers = NO_HANDLERS
+    masker: Masker = field(default_factory=Masker)
+    routes: Routes = field(default_factory=dict)  # empty: no notifications
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The HTTP request of a delivery, for the log and the evidence."""
+
+    id: str
+    remote_address: str | None
+    started_s: float  # monotonic clock
+    is_test: bool = False  # a test webhook
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Incoming:
+    """A verified delivery that just arrived."""
+
+    event_id: EventId
+    source: Source
+    request: Request
+    delivery: Delivery
+    identity: Identity
+    key: EventKey
+    event: PaymentEvent | Ignored | LookupRequired
+    forced_outcome: Outcome | None = None  # the event is stored with it, and has no effect
+    is_delivery: bool = True  # False: a further event of a delivery that is counted already
+
+    @property
+    def received_at(self) -> datetime:
+        return self.delivery.received_at
+
+    @property
+    def queue_name(self) -> QueueName:
+        """The queue for it, if it cannot be processed now."""
+        if isinstance(self.event, LookupRequired):
+            return QueueName.LOOKUP
+        return QueueName.HOOKS if self.source.has_handlers else QueueName.PROCESS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rejected:
+    """A refused delivery that is stored as evidence. It claims no key.
+
+    An authentic delivery with an expired timestamp may report a capture: then it has an event. The
+    capture is recorded, and not applied.
+    """
+
+    event_id: EventId
+    source: Source
+    request: Request
+    delivery: Delivery
+    refusal: RejectedError
+    signature_valid: bool
+    identity: Identity | None = None
+    event: PaymentEvent | None = None
+
+    @property
+    def received_at(self) -> datetime:
+        return self.delivery.received_at
+
+    @property
+    def key(self) -> EventKey | None:
+        """The key that its event would have claimed in time."""
+        if self.identity is None:
+            return None
+        return self.source.id, key_digest(self.identity.key)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueuedEvent:
+    """A stored event that was claimed from the queue."""
+
+    event_id: EventId
+    source: Source
+    request: Request
+    received_at: datetime
+    identity: Identity
+    event: PaymentEvent | Ignored | LookupRequired
+    attempts: int
+    faults: int  # how many of the attempts were failures of ours
+    blocked_on: bytes | None
+    queue_name: QueueName
+    status: EventStatus  # before this attempt
+    error_code: str | None
+    signature_method: str
+    forced_outcome: Outcome | None = None
+    blocked: Blocked | None = None  # why its handlers prevent its effect now
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reapply:
+    """A stored payment to apply without an event: what it was blocked on may exist now."""
+
+    payment_id: PaymentId
+    link: "Link | None" = None
+    blocked: Blocked | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An operator's instruction about a payment."""
+
+    user_id: UserId | None = None
+    order: str | None = None
+    is_accepted: bool = False
+    is_for_refund: bool = False
+
+
+def apply_link(payment: Payment, link: Link) -> Payment:
+    """The payment after the instruction. Raises ConflictError."""
+    names_another = link.user_id not in (None, payment.user_id) or link.order not in (
+        None,
+        payment.order,
+    )
+    if payment.applied_at is not None and (names_another or link.is_for_refund):
+        target = f"order {payment.order}" if payment.order else f"user {payment.user_id}"
+        raise ConflictError(f"payment {payment.id} was applied to {target} already")
+    if link.order is not None or link.user_id is not None:
+        payment = replace(payment, is_linked=True, is_contested=False)
+    if payment.applied_at is None and link.order is not None:
+        payment = replace(payment, order=link.order, user_id=None)
+    elif payment.applied_at is None and link.user_id is not None:
+        payment = replace(payment, order=None, user_id=link.user_id)
+    return replace(
+        payment,
+        facts=replace(payment.facts, is_expired=payment.facts.is_expired and not link.is_accepted),
+        is_contested=payment.is_contested and not link.is_accepted,
+        is_accepted=payment.is_accepted or link.is_accepted,
+        is_for_refund=link.is_for_refund or (payment.is_for_refund and not link.is_accepted),
+    )
+
+
+Item = Incoming | Rejected | QueuedEvent | Reapply
+
+
+def tally_key(item: Incoming | Rejected | QueuedEvent) -> TallyKey:
+    """The key under which the statistics count the item. Times of arrival are in UTC."""
+    if isinstance(item, QueuedEvent):
+        method = item.signature_method
+    else:
+        method = item.source.provider.signature_method(item.delivery)
+    return item.received_at.date(), item.source.id, method
+
+
+class ResultKind(StrEnum):
+    """The result of an item, as in the log."""
+
+    PROCESSED = "processed"
+    IGNORED = "ignored"
+    DUPLICATE = "duplicate"
+    CONFLICT = "conflict"
+    UNLINKED = "unlinked"
+    ACCEPTED = "accepted"  # stored, to be processed later
+    FAILED_RETRYABLE = "failed_retryable"
+    FAILED_FINAL = "failed_final"
+    DEAD_LETTER = "dead_letter"
+    LOCKED = "locked"  # another transaction has locked a row: nothing was written, try again
+    NOT_STORED = "not_stored"  # nothing was written: the sender has to send it again
+
+
+def result_kind(outcome: Outcome) -> ResultKind:
+    """The result of an attempt with this outcome."""
+    is_unreachable = outcome.code is Code.PROVIDER_UNREACHABLE
+    is_retryable = outcome.status is EventStatus.FAILED_RETRYABLE
+    if is_retryable and outcome.code in SLOW_RETRY_CODES and not is_unreachable:
+        return ResultKind.UNLINKED
+    return _RESULT_KINDS[outcome.status]
+
+
+_RESULT_KINDS: Final = {
+    EventStatus.PROCESSED: ResultKind.PROCESSED,
+    EventStatus.IGNORED: ResultKind.IGNORED,
+    EventStatus.FAILED_FINAL: ResultKind.FAILED_FINAL,
+    EventStatus.FAILED_RETRYABLE: ResultKind.FAILED_RETRYABLE,
+    EventStatus.DEAD_LETTER: ResultKind.DEAD_LETTER,
+    EventStatus.RECEIVED: ResultKind.ACCEPTED,
+    EventStatus.VALIDATED: ResultKind.ACCEPTED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptCount:
+    """How often an event was tried, and how many of these attempts were failures of ours."""
+
+    received_at: datetime
+    attempts: int = 0
+    faults: int = 0
+
+    def after(self, outcome: Outcome) -> "AttemptCount":
+        """The count after an attempt with this outcome. Storing an event for later is none."""
+        if outcome.status is EventStatus.VALIDATED:
+            return self
+        is_retryable = outcome.status is EventStatus.FAILED_RETRYABLE
+        is_fault = is_retryable and outcome.code not in SLOW_RETRY_CODES
+        attempts = min(self.attempts + 1, MAX_ATTEMPTS)
+        return AttemptCount(self.received_at, attempts, min(self.faults + is_fault, MAX_ATTEMPTS))
+
+    def failures(self, code: Reason) -> int:
+        """How many attempts count for the retry schedule of this code."""
+        return self.attempts - self.faults if code in SLOW_RETRY_CODES else self.faults
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of one item."""
+
+    item: Item
+    kind: ResultKind
+    event_id: EventId | None  # of a duplicate: the id of the first event
+    outcome: Outcome | None = None
+    decision: Decision | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """The results of a batch, and the database time of the decisions."""
+
+    now: datetime
+    results: list[Result]
+    schedules: bool = False  # whether the batch added events to the queue
+
+    def and_then(self, later: "BatchResult") -> "BatchResult":
+        """Both results, in this order."""
+        schedules = self.schedules or later.schedules
+        return BatchResult(later.now, self.results + later.results, schedules)

@@ -1,0 +1,112 @@
+"""A nonce is used once: the same nonce with another meaning is a replay (SEC-3).
+
+Nonces are recorded in the transaction that stores their events: only a delivery that is verified
+and stored uses its nonce up. Few sources have nonces.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from paidonce.core.events import SourceId
+from paidonce.db.queries import Connection, load_queries
+from paidonce.errors import ReplayedNonceError
+from paidonce.processing.items import Incoming, Item, Rejected
+from paidonce.providers.contract import FINGERPRINT_VERSION, fingerprint, key_digest
+
+QUERIES: Final = load_queries(__file__)
+
+NonceKey = tuple[SourceId, bytes]
+"""A source and the digest of a nonce."""
+
+
+@dataclass(frozen=True, slots=True)
+class NonceUse:
+    """What a nonce was used for."""
+
+    fingerprint: bytes
+    fingerprint_version: int
+
+
+def has_nonces(items: Sequence[Item]) -> bool:
+    """Whether any of the items has a nonce."""
+    return any(isinstance(one, Incoming) and one.identity.nonce is not None for one in items)
+
+
+async def refuse_replays(
+    connection: Connection, items: Sequence[Item], *, record: bool = True
+) -> Sequence[Item]:
+    """Replace items whose nonce was used for something else by refused ones; the first use counts.
+
+    Records the nonces in the transaction of the caller, unless it is a dry run.
+    """
+    if not has_nonces(items):
+        return items
+    uses = [_nonce_use(item) for item in items]
+    first: dict[NonceKey, NonceUse] = {}
+    for used in uses:
+        if used is not None:
+            first.setdefault(*used)
+    recorded = await (record_nonces if record else load_nonces)(connection, first)
+    return [
+        _refuse(item) if isinstance(item, Incoming) and _is_replayed(used, recorded) else item
+        for item, used in zip(items, uses, strict=True)
+    ]
+
+
+async def record_nonces(
+    connection: Connection, uses: Mapping[NonceKey, NonceUse]
+) -> Mapping[NonceKey, NonceUse]:
+    """Record the unused nonces; returns what each of all is used for now."""
+    await QUERIES["record_nonces"].run(
+        connection,
+        **_columns(uses),
+        fingerprint=[use.fingerprint for use in uses.values()],
+        fingerprint_version=[use.fingerprint_version for use in uses.values()],
+    )
+    # A new statement: it sees what the transactions committed that the first one waited for.
+    return await load_nonces(connection, uses)
+
+
+async def load_nonces(
+    connection: Connection, keys: Iterable[NonceKey]
+) -> Mapping[NonceKey, NonceUse]:
+    """What the used ones of these nonces were used for."""
+    rows = await QUERIES["recorded_nonces"].rows(connection, **_columns(keys))
+    return {(SourceId(row[0]), row[1]): NonceUse(row[2], row[3]) for row in rows}
+
+
+def _columns(keys: Iterable[NonceKey]) -> dict[str, object]:
+    keys = list(keys)
+    return {
+        "source_id": [source_id for source_id, _ in keys],
+        "digest": [digest for _, digest in keys],
+    }
+
+
+def _nonce_use(item: Item) -> tuple[NonceKey, NonceUse] | None:
+    """The nonce of the item, and what it is used for: the key and the meaning of the event."""
+    if not isinstance(item, Incoming) or item.identity.nonce is None:
+        return None
+    source_id, key = item.key
+    meaning = fingerprint(key.hex(), item.identity.fingerprint.hex())
+    return (source_id, key_digest(item.identity.nonce)), NonceUse(meaning, FINGERPRINT_VERSION)
+
+
+def _is_replayed(
+    used: tuple[NonceKey, NonceUse] | None, recorded: Mapping[NonceKey, NonceUse]
+) -> bool:
+    """Whether it was used for something else. Other fingerprint versions cannot be compared."""
+    if used is None:
+        return False
+    key, use = used
+    first = recorded.get(key, use)
+    same_version = first.fingerprint_version == use.fingerprint_version
+    return same_version and first.fingerprint != use.fingerprint
+
+
+def _refuse(item: Incoming) -> Rejected:
+    refusal = ReplayedNonceError("its nonce was used before, by a delivery with another meaning")
+    return Rejected(
+        item.event_id, item.source, item.request, item.delivery, refusal, signature_valid=True
+    )

@@ -1,0 +1,183 @@
+"""Which results of a batch cause notifications (OBS-5).
+
+An event causes one when it becomes a dead letter or fails for good, a payment when it gets a new
+reason for review: once each, however often the event comes again. An event that fails for the
+reason for which its payment needs review causes none of its own.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from paidonce.core.events import Outcome, PaymentEvent, PaymentId, Reason
+from paidonce.core.money import Money, format_minor
+from paidonce.core.notifications import NotificationKind, kind_of_outcome, kind_of_reason
+from paidonce.core.payments import Payment
+from paidonce.core.state import Decision
+from paidonce.db.queries import WrittenRow
+from paidonce.notifications.model import Notification, clean
+from paidonce.processing.items import (
+    Incoming,
+    Item,
+    QueuedEvent,
+    Reapply,
+    Rejected,
+    Result,
+    ResultKind,
+    Rules,
+)
+
+PAYMENT_DELAY: Final = timedelta(days=1)
+"""How long a refund may be ahead of its payment before a notification is sent."""
+
+
+class NotificationRules:
+    """Builds the notifications of one batch."""
+
+    def __init__(self, rules: Rules, now: datetime, loaded: Mapping[PaymentId, Payment]) -> None:
+        self._rules = rules
+        self._now = now
+        self._loaded = loaded
+        self._reviews: dict[PaymentId, Reason | None] = {}
+
+    def rows(self, result: Result) -> list[WrittenRow]:
+        """The rows to be written; none for an event that succeeded."""
+        if result.kind is ResultKind.LOCKED or _is_plain_success(result):
+            return []
+        routes = self._rules.routes
+        return [row for one in self._notifications(result) for row in one.rows(routes)]
+
+    def _notifications(self, result: Result) -> Iterator[Notification]:
+        decision = result.decision
+        if decision is not None and decision.payment is not None:
+            yield from self._of_payments(result, decision, decision.payment)
+        kind = self._kind_of_event(result)
+        if kind is not None:
+            yield self._of_event(result, kind)
+
+    def _of_payments(
+        self, result: Result, decision: Decision, payment: Payment
+    ) -> Iterator[Notification]:
+        for one in (payment, *decision.others):
+            review = self._new_review(one)
+            kind = kind_of_reason(review) if review is not None else None
+            if kind is not None and review is not None:
+                yield self._of_review(result, one, kind, review)
+        owed_minor = _owed_minor(decision)
+        if owed_minor > 0:
+            yield self._of_receivable(result.item, payment, owed_minor)
+
+    def _new_review(self, payment: Payment) -> Reason | None:
+        """The reason for review, if it is new."""
+        if payment.id in self._reviews:
+            before = self._reviews[payment.id]
+        else:
+            loaded = self._loaded.get(payment.id)
+            before = loaded.review if loaded else None
+        self._reviews[payment.id] = payment.review
+        return payment.review if payment.review != before else None
+
+    def _kind_of_event(self, result: Result) -> NotificationKind | None:
+        item, outcome = result.item, result.outcome
+        if outcome is None or not isinstance(item, Incoming | Rejected | QueuedEvent):
+            return None
+        if isinstance(item, Rejected) and not item.signature_valid:
+            return None
+        if isinstance(item, QueuedEvent) and _is_unchanged(item, outcome):
+            return None
+        kind = kind_of_outcome(outcome)
+        if kind is NotificationKind.PROVIDER_MISMATCH and not item.source.provider.is_signed:
+            return None  # anybody can send one
+        payment = result.decision.payment if result.decision else None
+        is_reviewed = payment is not None and payment.review == outcome.code
+        return None if is_reviewed and kind is not NotificationKind.DEAD_LETTER else kind
+
+    def _of_event(self, result: Result, kind: NotificationKind) -> Notification:
+        item, outcome = result.item, result.outcome
+        assert isinstance(item, Incoming | Rejected | QueuedEvent)
+        assert outcome is not None
+        payment = result.decision.payment if result.decision else None
+        details = {"code": outcome.code, "message": outcome.message} | _details(item, payment)
+        return Notification(
+            kind=kind,
+            at=self._now,
+            source=item.source.name,
+            event_id=item.event_id,
+            payment_id=payment.id if payment else None,
+            details=clean(details),
+        )
+
+    def _of_review(
+        self, result: Result, payment: Payment, kind: NotificationKind, review: Reason
+    ) -> Notification:
+        item, outcome = result.item, result.outcome
+        message = outcome.message if outcome and outcome.code == review else None
+        is_later = kind is NotificationKind.PAYMENT_MISSING
+        return Notification(
+            kind=kind,
+            at=self._now,
+            source=self._source_name(payment),
+            event_id=None if isinstance(item, Reapply) else item.event_id,
+            payment_id=payment.id,
+            details=clean({"code": review, "message": message} | _details(item, payment)),
+            not_before=self._now + PAYMENT_DELAY if is_later else None,
+        )
+
+    def _of_receivable(self, item: Item, payment: Payment, owed_minor: int) -> Notification:
+        currency = payment.facts.currency
+        assert currency is not None
+        owed = {"amount": format_minor(owed_minor, currency), "currency": currency}
+        return Notification(
+            kind=NotificationKind.RECEIVABLE,
+            at=self._now,
+            source=self._source_name(payment),
+            event_id=item.event_id if isinstance(item, Incoming | QueuedEvent) else None,
+            payment_id=payment.id,
+            details=clean(_details(item, payment) | owed),
+        )
+
+    def _source_name(self, payment: Payment) -> str:
+        source = self._rules.sources.get(payment.source_id)
+        return source.name if source else ""
+
+
+def _is_plain_success(result: Result) -> bool:
+    """Whether nothing can cause a notification, as for nearly every event."""
+    decision = result.decision
+    if decision is None or result.kind is not ResultKind.PROCESSED:
+        return False
+    payment = decision.payment
+    has_review = payment is not None and payment.review is not None
+    return not (has_review or decision.others or decision.movements)
+
+
+def _is_unchanged(item: QueuedEvent, outcome: Outcome) -> bool:
+    """Whether the event was processed again with the same outcome: it was notified then."""
+    return (item.status, item.error_code) == (outcome.status, outcome.code)
+
+
+def _details(item: Item, payment: Payment | None) -> dict[str, object]:
+    """What an operator needs to find it: the id at the gateway, the order, the amount, the user."""
+    identity = None if isinstance(item, Reapply) else item.identity
+    event = None if isinstance(item, Reapply) else item.event
+    paid = event.amount if isinstance(event, PaymentEvent) else None
+    email = event.email if isinstance(event, PaymentEvent) else None
+    order = identity.order if identity else None
+    external_id = identity.payment_id if identity else None
+    if payment is not None:
+        paid = paid or payment.facts.captured
+        email, order = payment.email or email, payment.order or order
+        external_id = external_id or (payment.ids[0].value if payment.ids else None)
+    return {"payment": external_id, "order": order, "email": email, **_money(paid)}
+
+
+def _money(paid: Money | None) -> dict[str, object]:
+    if paid is None:
+        return {}
+    return {"amount": format_minor(paid.amount_minor, paid.currency), "currency": paid.currency}
+
+
+def _owed_minor(decision: Decision) -> int:
+    """What wallets could not cover of the reversed amounts."""
+    entries = (entry for movement in decision.movements for entry in movement.entries)
+    return -sum(one.amount_minor for one in entries if one.account.startswith("receivable:"))

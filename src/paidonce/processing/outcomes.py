@@ -1,0 +1,186 @@
+"""Log lines and metrics of a batch, after its commit."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+from paidonce import telemetry
+from paidonce.core.email import mask_email
+from paidonce.core.events import Code, PaymentEvent
+from paidonce.processing.items import (
+    BatchResult,
+    Incoming,
+    QueuedEvent,
+    Rejected,
+    Result,
+    ResultKind,
+)
+from paidonce.telemetry import OutcomeLine
+
+LATE_AFTER: Final = timedelta(days=1)
+
+_MISMATCHES: Final = frozenset({Code.AMOUNT_MISMATCH, Code.CURRENCY_MISMATCH})
+
+
+def report(processed: BatchResult) -> None:
+    """Count and log the results. Items that were not processed are left out: they come again."""
+    unprocessed = (ResultKind.LOCKED, ResultKind.NOT_STORED)
+    done = [result for result in processed.results if result.kind not in unprocessed]
+    finished_s = time.monotonic()
+    _count(done, processed.now, finished_s)
+    telemetry.log_outcomes(processed.now, _lines(done, finished_s))
+
+
+def _count(results: Iterable[Result], now: datetime, finished_s: float) -> None:
+    totals: Counter[tuple[telemetry.PrometheusCounter, str]] = Counter()
+    for result in results:
+        item = result.item
+        if not isinstance(item, Incoming | Rejected | QueuedEvent):
+            continue
+        provider = item.source.provider.name
+        for counter in _counters(result):
+            totals[counter, provider] += 1
+        _observe(result, item, provider, now, finished_s)
+    for (counter, provider), number in totals.items():
+        telemetry.bound(counter, provider).inc(number)
+
+
+def _observe(
+    result: Result,
+    item: Incoming | Rejected | QueuedEvent,
+    provider: str,
+    now: datetime,
+    finished_s: float,
+) -> None:
+    telemetry.bound_histogram(telemetry.DURATION, provider).observe(_duration_ms(item, finished_s))
+    if result.kind in (ResultKind.PROCESSED, ResultKind.IGNORED):
+        lag = now - item.received_at
+        telemetry.bound_histogram(telemetry.LAG, provider).observe(
+            max(lag.total_seconds(), 0) * 1000
+        )
+
+
+_COUNTERS: Final[dict[ResultKind, tuple[telemetry.PrometheusCounter, ...]]] = {
+    ResultKind.PROCESSED: (telemetry.PROCESSED,),
+    ResultKind.IGNORED: (telemetry.IGNORED,),
+    ResultKind.DUPLICATE: (telemetry.DUPLICATES, telemetry.DEDUPED),
+    ResultKind.CONFLICT: (telemetry.CONFLICTS,),
+    ResultKind.UNLINKED: (telemetry.FAILED_RETRYABLE, telemetry.FAILED),
+    ResultKind.FAILED_RETRYABLE: (telemetry.FAILED_RETRYABLE, telemetry.FAILED),
+    ResultKind.FAILED_FINAL: (telemetry.FAILED_FINAL, telemetry.FAILED),
+    ResultKind.DEAD_LETTER: (telemetry.DEAD_LETTERS, telemetry.FAILED),
+    ResultKind.ACCEPTED: (),
+    ResultKind.LOCKED: (),
+    ResultKind.NOT_STORED: (),
+}
+
+
+def _counters(result: Result) -> Iterable[telemetry.PrometheusCounter]:
+    yield from _COUNTERS[result.kind]
+    code = result.outcome.code if result.outcome else None
+    if code in _MISMATCHES:
+        yield telemetry.AMOUNT_MISMATCHES
+    if isinstance(result.item, QueuedEvent):
+        if result.kind is ResultKind.PROCESSED:
+            yield telemetry.RECOVERED
+    elif result.kind is ResultKind.UNLINKED:
+        yield telemetry.UNLINKED
+
+
+def _lines(results: Iterable[Result], finished_s: float) -> Iterable[OutcomeLine]:
+    for result in results:
+        match result.item:
+            case Incoming() | QueuedEvent() as item:
+                yield _line(result, item, finished_s)
+            case Rejected() as item:
+                yield _refused_line(result, item, finished_s)
+
+
+def _line(result: Result, item: Incoming | QueuedEvent, finished_s: float) -> OutcomeLine:
+    identity, event, decision = item.identity, item.event, result.decision
+    before = decision.payment_before if decision else None
+    after = decision.payment if decision else None
+    period_before = decision.subscription_before if decision else None
+    period_after = decision.subscription if decision else None
+    email = after.email if after else event.email if isinstance(event, PaymentEvent) else None
+    age = _age(item)
+    code = result.outcome.code if result.outcome else None
+    message = result.outcome.message if result.outcome else None
+    is_ignored = result.kind is ResultKind.IGNORED
+    return OutcomeLine(
+        request_id=item.request.id,
+        provider=item.source.provider.name,
+        source=item.source.name,
+        result=result.kind,
+        signature_valid=True,
+        duration_ms=_duration_ms(item, finished_s),
+        webhook_event_id=result.event_id,
+        external_event_id=identity.event_id,
+        external_payment_id=identity.payment_id,
+        event_key=f"{item.source.name}:{identity.key}",
+        event_type=identity.type,
+        incoming_status=identity.type,
+        amount=identity.amount,
+        currency=identity.currency,
+        order=identity.order,
+        email=mask_email(email) if email else None,
+        user_id=after.user_id if after else None,
+        payment_status_before=before.facts.status if before else None,
+        payment_status_after=after.facts.status if after else None,
+        subscription_end_before=period_before.current_period_end if period_before else None,
+        subscription_end_after=period_after.current_period_end if period_after else None,
+        subscription_applied_before=before.applied_at if before else None,
+        subscription_applied_after=after.applied_at if after else None,
+        event_age_ms=None if age is None else int(age.total_seconds() * 1000),
+        late_webhook=age is not None and age > LATE_AFTER,
+        test=item.request.is_test or code is Code.TEST_PAYMENT,
+        error_code=code,
+        error_message=None if is_ignored else message,
+        reason=message if is_ignored else None,
+    )
+
+
+def _refused_line(result: Result, item: Rejected, finished_s: float) -> OutcomeLine:
+    identity = item.identity
+    return OutcomeLine(
+        request_id=item.request.id,
+        provider=item.source.provider.name,
+        source=item.source.name,
+        webhook_event_id=result.event_id,
+        external_event_id=identity.event_id if identity else None,
+        external_payment_id=identity.payment_id if identity else None,
+        event_key=None,
+        event_type=identity.type if identity else None,
+        signature_valid=item.signature_valid,
+        incoming_status=identity.type if identity else None,
+        amount=identity.amount if identity else None,
+        currency=identity.currency if identity else None,
+        order=identity.order if identity else None,
+        email=None,
+        user_id=None,
+        result=result.kind,
+        payment_status_before=None,
+        payment_status_after=None,
+        subscription_end_before=None,
+        subscription_end_after=None,
+        subscription_applied_before=None,
+        subscription_applied_after=None,
+        event_age_ms=None,
+        late_webhook=False,
+        test=item.request.is_test,
+        error_code=item.refusal.code,
+        error_message=result.outcome.message if result.outcome else None,
+        reason=None,
+        duration_ms=_duration_ms(item, finished_s),
+    )
+
+
+def _duration_ms(item: Incoming | Rejected | QueuedEvent, finished_s: float) -> float:
+    return round((finished_s - item.request.started_s) * 1000, 3)
+
+
+def _age(item: Incoming | QueuedEvent) -> timedelta | None:
+    occurred_at = item.identity.occurred_at
+    return None if occurred_at is None else item.received_at - occurred_at

@@ -1,0 +1,3 @@
+"""Provider `alipay`."""
+
+from paidonce.providers.alipay.provider import configure as configure

@@ -1,0 +1,327 @@
+"""Alipay's asynchronous notifications: forms, signed with RSA2 (SHA256withRSA, PKCS#1 v1.5).
+
+The signature covers the string `name=value&…` of the parameters, URL-decoded once and sorted by
+name, without `sign`. Payments also leave out `sign_type`; messages of other products keep it. Some
+products leave out parameters without a value: each variant is tried. All of this works on bytes,
+whatever the charset (UTF-8 or one of the GB family); only ASCII fields are read, whose bytes are
+the same in each.
+
+The signed string is ambiguous, because its values are not escaped: who can have `&out_trade_no=…`
+written into a text that Alipay signs could send the same string split into other parameters. A
+delivery is rejected when a name that counts appears in the string anywhere but at its own
+parameter.
+
+A retry keeps `notify_id`, with a new time and signature: it is the key. `refund_fee` is the total
+refunded so far. Times are in China's time zone. An answer of exactly `success` ends the retries;
+after any other, Alipay retries for a day.
+
+https://opendocs.alipay.com/open/270/105902 and the official SDKs, checked on 2026-11-16.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import ClassVar, Final, NamedTuple
+from urllib.parse import unquote_to_bytes
+from uuid import UUID
+
+from paidonce.core.events import Code, EventType, ExternalId, Ignored, PaymentEvent
+from paidonce.core.money import Money
+from paidonce.errors import ConfigurationError, InvalidSignatureError, MalformedError
+from paidonce.providers.alipay.samples import CHINA, SampleKey, build_notification
+from paidonce.providers.contract import (
+    FORM_TYPE,
+    Delivery,
+    Identity,
+    Provider,
+    ProviderConfig,
+    ResponseBody,
+    SampleEvent,
+    Webhook,
+    fingerprint,
+)
+from paidonce.providers.fields import EventFields, build_identity, canonical, require_money
+from paidonce.providers.public_keys import PublicKey, is_valid_signature, load_public_key
+from paidonce.providers.signing import check_timestamp, decode_base64
+
+MAX_PARAMETERS: Final = 500
+CHARSETS: Final = frozenset({"utf-8", "gbk", "gb2312", "gb18030"})
+
+TRADE: Final = b"trade_status_sync"
+MONEY_MOVED: Final = frozenset({"TRADE_SUCCESS", "TRADE_FINISHED", "TRADE_CLOSED"})
+
+COUNTS: Final = frozenset(
+    b"app_id charset gmt_close gmt_payment gmt_refund method msg_method notify_id notify_time "
+    b"notify_type out_trade_no refund_fee seller_id sign sign_type total_amount trade_no "
+    b"trade_status trans_currency".split()
+)
+"""The parameters that are read here; no other text may look like one of them."""
+
+_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_WORD: Final = re.compile(rb"[!-%'-<>-~]{1,128}")  # printable, without & and =
+_AMOUNT: Final = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,3})?")
+_TIME: Final = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?")
+_NO_TRADE: Final = Ignored(Code.NON_SUCCESS_STATUS, "the notification is not about a payment")
+_OTHER_STATUS: Final = Ignored(Code.NON_SUCCESS_STATUS, "the trade status has no effect")
+
+Parameters = Mapping[bytes, bytes]
+
+
+class AlipayNotification(NamedTuple):
+    """A parsed notification; without a status it is not about a trade."""
+
+    fields: EventFields
+    status: str | None = None
+    refunded: Money | None = None  # the total so far
+    paid_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alipay(Provider):
+    """A source that receives the notifications of one app and seller."""
+
+    name: ClassVar = "alipay"
+    content_types: ClassVar = frozenset({FORM_TYPE})
+    samples_are_process_local: ClassVar = True
+
+    public_keys: tuple[PublicKey, ...]
+    recipients: Mapping[bytes, bytes]
+    tolerance_s: int | None
+    sample_key: SampleKey | None = field(default=None, repr=False)
+    """Signs test webhooks; None in production."""
+
+    def verify(self, delivery: Delivery) -> None:
+        try:
+            parameters = delivery.parse_once(_parse_parameters)
+        except MalformedError as error:
+            raise InvalidSignatureError(str(error)) from None
+        self._check_signature(parameters)
+        self._check_recipients(parameters)
+        self._check_time(parameters, delivery.received_at)
+
+    def identify(self, delivery: Delivery) -> Identity:
+        fields, status, refunded, _ = delivery.parse_once(_parse_notification)
+        amount = canonical(fields.amount)
+        digest = fingerprint(
+            fields.payment_id, fields.order, status, amount, fields.currency, refunded
+        )
+        assert fields.event_id is not None
+        return build_identity(fields, fields.event_id, digest)
+
+    def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
+        notification = delivery.parse_once(_parse_notification)
+        if notification.status is None:
+            return _NO_TRADE
+        event_type = _event_type(notification)
+        return _OTHER_STATUS if event_type is None else _event(notification, event_type)
+
+    def signature_method(self, delivery: Delivery) -> str:
+        return "rsa2"
+
+    def success_response(self, status: str, event_id: UUID, delivery: Delivery) -> ResponseBody:
+        return "text/plain", b"success"
+
+    def error_response(self, code: str, detail: str) -> ResponseBody:
+        return "text/plain", b"fail"
+
+    def default_currency(self) -> str:
+        return "CNY"
+
+    def build_sample(self, sample: SampleEvent) -> Webhook:
+        if self.sample_key is None:
+            raise ConfigurationError("a public key cannot sign: there are no test webhooks here")
+        recipients = {name.decode(): value.decode() for name, value in self.recipients.items()}
+        body = build_notification(sample, recipients, self.sample_key)
+        return {"content-type": FORM_TYPE}, body
+
+    def _check_signature(self, parameters: Parameters) -> None:
+        signature = decode_base64(parameters.get(b"sign", b"").decode("ascii", "replace"))
+        if not signature or parameters.get(b"sign_type") != b"RSA2":
+            raise InvalidSignatureError("there is no signature of type RSA2")
+        keys = self.public_keys + (self.sample_key.public_keys if self.sample_key else ())
+        for pairs in _signed_pairs(parameters):
+            content = b"&".join(b"%b=%b" % pair for pair in pairs)
+            if any(is_valid_signature(key, signature, content) for key in keys):
+                if _is_ambiguous(content, pairs):
+                    raise InvalidSignatureError("the signed content can be read in two ways")
+                return
+        raise InvalidSignatureError("the signature does not match the parameters")
+
+    def _check_recipients(self, parameters: Parameters) -> None:
+        """Reject notifications to others; only those of payments must name both recipients."""
+        for name, wanted in self.recipients.items():
+            given = parameters.get(name, b"")
+            if given != wanted and (given or _kind(parameters) == TRADE):
+                raise InvalidSignatureError(f"{name.decode()} is not that of this source")
+
+    def _check_time(self, parameters: Parameters, received_at: datetime) -> None:
+        try:
+            sent_at = _time(parameters, b"notify_time")
+        except MalformedError:
+            return  # authentic; it is rejected when it is read
+        if sent_at is not None:
+            check_timestamp(sent_at.timestamp(), received_at, self.tolerance_s)
+
+
+def configure(config: ProviderConfig) -> Alipay:
+    """Build the provider of a source. Raises ConfigurationError."""
+    config.reject_unknown_options({"public_keys", "app_id", "seller_id"})
+    if config.secrets:
+        raise ConfigurationError(f"{config.key}.secrets: Alipay has none; give public_keys")
+    keys = config.require_secret_list("public_keys", '["file:alipay.pem"]')
+    recipients = {
+        b"app_id": config.require_text("app_id", "2021000000000000").encode(),
+        b"seller_id": config.require_text("seller_id", "2088000000000000").encode(),
+    }
+    public_keys = [
+        load_public_key(text, f"{config.key}.public_keys[{index}]", "rsa-sha256")
+        for index, text in enumerate(keys)
+    ]
+    sample_key = SampleKey() if config.accepts_test else None
+    return Alipay(tuple(public_keys), recipients, config.tolerance_s, sample_key)
+
+
+def _parse_parameters(delivery: Delivery) -> Parameters:
+    """Parse the form into bytes, decoded once. Raises MalformedError."""
+    pairs = delivery.body.split(b"&", MAX_PARAMETERS)
+    if len(pairs) > MAX_PARAMETERS:
+        raise MalformedError(f"the form has over {MAX_PARAMETERS} parameters")
+    parameters: dict[bytes, bytes] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition(b"=")
+        if not equals or _ESCAPE.search(pair):
+            raise MalformedError("the body is not a form")
+        if (decoded := _decode(name)) in parameters:
+            raise MalformedError("the form has a parameter twice")
+        parameters[decoded] = _decode(value)
+    return parameters
+
+
+def _decode(part: bytes) -> bytes:
+    return unquote_to_bytes(part.replace(b"+", b" "))
+
+
+def _signed_pairs(parameters: Parameters) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Yield what may have been signed: by the rules of payments, then of other messages."""
+    pairs = sorted(pair for pair in parameters.items() if pair[0] != b"sign")
+    without_type = [pair for pair in pairs if pair[0] != b"sign_type"]
+    for rule in (without_type, pairs):
+        with_values = [pair for pair in rule if pair[1]]
+        yield with_values
+        if len(with_values) < len(rule):
+            yield rule
+
+
+def _is_ambiguous(signed: bytes, pairs: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a name that counts appears in the signed content outside of its own parameter."""
+    apparent = [part.partition(b"=")[0] for part in signed.split(b"&")]
+    actual = [name for name, _ in pairs]
+    return any(apparent.count(name) != actual.count(name) for name in COUNTS)
+
+
+def _parse_notification(delivery: Delivery) -> AlipayNotification:
+    """Raises MalformedError."""
+    parameters = delivery.parse_once(_parse_parameters)
+    charset = _word(parameters, b"charset") or "utf-8"
+    if charset.lower() not in CHARSETS:
+        raise MalformedError("charset is not one of Alipay's")
+    kind, notify_id = _kind(parameters), _require_word(parameters, b"notify_id")
+    if not _WORD.fullmatch(kind):
+        raise MalformedError("notify_type is missing or not in Alipay's format")
+    if kind == TRADE:
+        return _parse_trade(parameters, notify_id)
+    at = _time(parameters, b"notify_time")
+    return AlipayNotification(EventFields(kind.decode(), None, notify_id, occurred_at=at))
+
+
+def _kind(parameters: Parameters) -> bytes:
+    """Return what the notification is about; one of a payment may leave that out."""
+    for name in (b"notify_type", b"msg_method", b"method"):
+        if parameters.get(name):
+            return parameters[name]
+    return TRADE if parameters.get(b"trade_status") else b""
+
+
+def _parse_trade(parameters: Parameters, notify_id: str) -> AlipayNotification:
+    status = _require_word(parameters, b"trade_status")
+    notify_time, refunded_at = _time(parameters, b"notify_time"), _time(parameters, b"gmt_refund")
+    refund_fee = _text(parameters, b"refund_fee", _AMOUNT)
+    if notify_time is None or (refunded_at and refund_fee is None):
+        missing = "notify_time" if notify_time is None else "refund_fee"
+        raise MalformedError(f"{missing} is missing")
+    paid_at, closed_at = _time(parameters, b"gmt_payment"), _time(parameters, b"gmt_close")
+    fields = EventFields(
+        type=status,
+        payment_id=_require_word(parameters, b"trade_no"),
+        event_id=notify_id,
+        order=_word(parameters, b"out_trade_no"),
+        amount=_text(parameters, b"total_amount", _AMOUNT),
+        currency=(_word(parameters, b"trans_currency") or "CNY").upper(),
+        occurred_at=refunded_at or closed_at or paid_at or notify_time,
+    )
+    refunded = None if refund_fee is None else require_money(fields._replace(amount=refund_fee))
+    if refunded is None or refunded.amount_minor == 0:
+        return AlipayNotification(fields, status, None, paid_at)
+    return AlipayNotification(fields._replace(type=f"{status}.refund"), status, refunded, paid_at)
+
+
+def _event_type(notification: AlipayNotification) -> EventType | None:
+    """A refund keeps the status of its trade or closes it; a finished trade was paid."""
+    if notification.refunded is not None and notification.status in MONEY_MOVED:
+        return EventType.REFUNDED
+    match notification.status:
+        case "TRADE_SUCCESS" | "TRADE_FINISHED":
+            return EventType.PAID
+        case "TRADE_CLOSED":
+            return EventType.VOIDED
+        case "WAIT_BUYER_PAY":
+            return EventType.PENDING
+        case _:
+            return None
+
+
+def _event(notification: AlipayNotification, event_type: EventType) -> PaymentEvent:
+    fields, _, refunded, paid_at = notification
+    assert fields.payment_id is not None
+    is_captured = event_type in (EventType.PAID, EventType.REFUNDED)
+    return PaymentEvent(
+        event_type,
+        (ExternalId("payment", fields.payment_id),),
+        amount=require_money(fields) if is_captured else None,
+        refunded=refunded if event_type is EventType.REFUNDED else None,
+        order=fields.order,
+        occurred_at=fields.occurred_at,
+        paid_at=paid_at if is_captured else None,
+    )
+
+
+def _require_word(parameters: Parameters, name: bytes) -> str:
+    word = _word(parameters, name)
+    if word is None:
+        raise MalformedError(f"{name.decode()} is missing")
+    return word
+
+
+def _word(parameters: Parameters, name: bytes) -> str | None:
+    return _text(parameters, name, _WORD)
+
+
+def _text(parameters: Parameters, name: bytes, form: re.Pattern[bytes]) -> str | None:
+    """Return an ASCII field of this form, None if it is empty."""
+    value = parameters.get(name)
+    if not value:
+        return None
+    if not form.fullmatch(value):
+        raise MalformedError(f"{name.decode()} is not in Alipay's format")
+    return value.decode("ascii")
+
+
+def _time(parameters: Parameters, name: bytes) -> datetime | None:
+    """Return a time such as 2019-08-15 15:56:25, which is China's, in UTC."""
+    value = _text(parameters, name, _TIME)
+    try:
+        local = None if value is None else datetime.fromisoformat(value)
+        return None if local is None else local.replace(tzinfo=CHINA).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise MalformedError(f"{name.decode()} is not a time") from None

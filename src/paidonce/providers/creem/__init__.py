@@ -1,0 +1,3 @@
+"""Provider `creem`."""
+
+from paidonce.providers.creem.provider import configure as configure

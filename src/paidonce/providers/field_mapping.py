@@ -1,0 +1,346 @@
+"""Event formats that the settings of a source describe: where each field is, what each type means.
+
+    [sources.shop.fields]
+    payment_id = "/data/object/id"         # a JSON pointer (RFC 6901)
+    event_id = "header:x-event-id"
+    [sources.shop.types]
+    "order.paid" = "paid"                  # paid, failed, canceled, refunded, pending, ignored
+
+Used by the providers `generic` and `standard`.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final
+from uuid import uuid4
+
+import orjson
+
+from paidonce.core.events import Code, EventType, Ignored, PaymentEvent
+from paidonce.core.money import money
+from paidonce.errors import ConfigurationError, InvalidRequestError, MalformedError
+from paidonce.providers.contract import JSON_TYPE, Delivery, Identity, Provider, SampleEvent
+from paidonce.providers.fields import (
+    EventFields,
+    Number,
+    Object,
+    build_payment_event,
+    canonical,
+    from_minor,
+    read_currency,
+    read_email,
+    read_number,
+    read_text,
+    read_time,
+    require_money,
+    require_text,
+)
+
+FIELDS: Final = (
+    "event_id", "type", "payment_id", "order", "amount", "amount_minor", "refunded",
+    "refunded_minor", "currency", "email", "plan_id", "occurred_at", "nonce",
+)  # fmt: skip
+HEADER_PREFIX: Final = "header:"
+
+TYPES: Final[Mapping[str, EventType | None]] = {
+    "paid": EventType.PAID,
+    "failed": EventType.FAILED,
+    # Given up unpaid. Returned money is `refunded`, with its amount: a gateway's word alone does
+    # not cancel a paid payment.
+    "canceled": EventType.VOIDED,
+    "refunded": EventType.REFUNDED,
+    "pending": EventType.PENDING,
+    "ignored": None,
+}
+
+_MINOR: Final = {"amount": "amount_minor", "refunded": "refunded_minor"}
+_INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
+_BAD_ESCAPE: Final = re.compile(r"~(?![01])")
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class JsonPointer:
+    """A place in the JSON body."""
+
+    steps: tuple[str, ...]
+
+    def find(self, delivery: Delivery) -> Any:
+        """Return the value, None if there is none. Raises MalformedError for a bad body."""
+        value: Any = delivery.json
+        for step in self.steps:
+            if isinstance(value, dict):
+                value = value.get(step)
+            elif isinstance(value, list) and _INDEX.fullmatch(step) and int(step) < len(value):
+                value = value[int(step)]
+            else:
+                return None
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderField:
+    """A header, by its name in lower case."""
+
+    name: str
+
+    def find(self, delivery: Delivery) -> str | None:
+        """Return the value, None if it was not sent. Raises MalformedError."""
+        value = delivery.headers.get(self.name)
+        if value is not None and not value.isprintable():
+            raise MalformedError(f"the header {self.name} is not printable")
+        return value
+
+
+FieldLocation = JsonPointer | HeaderField
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FieldMapping:
+    """The event format of one source."""
+
+    locations: Mapping[str, FieldLocation]
+    types: Mapping[str, EventType | None]
+
+    @property
+    def headers(self) -> frozenset[str]:
+        """The headers that contain fields."""
+        return frozenset(
+            one.name for one in self.locations.values() if isinstance(one, HeaderField)
+        )
+
+    def read(self, delivery: Delivery) -> EventFields:
+        """Read the fields. Of an ignored type, only the name of the type has to be valid.
+
+        Raises MalformedError.
+        """
+        kind = require_text(self._find(delivery, "type"), "type")
+        if self.types.get(kind) is None:
+            payment_id = self._read_valid_text(delivery, "payment_id")
+            return EventFields(kind, payment_id, self._read_valid_text(delivery, "event_id"))
+        found = {name: location.find(delivery) for name, location in self.locations.items()}
+        code = read_currency(found)
+        return EventFields(
+            type=kind,
+            payment_id=read_text(found, "payment_id"),
+            event_id=read_text(found, "event_id"),
+            order=read_text(found, "order"),
+            amount=self._read_amount(found, "amount", code),
+            currency=code,
+            email=read_email(found),
+            plan_id=read_text(found, "plan_id"),
+            occurred_at=read_time(found, "occurred_at"),
+            refunded=self._read_amount(found, "refunded", code),
+        )
+
+    def translate(self, fields: EventFields) -> PaymentEvent | Ignored:
+        """Translate the fields into an event. Raises MalformedError."""
+        event_type = self.types.get(fields.type)
+        if event_type is None:
+            return Ignored(Code.NON_SUCCESS_STATUS, "this type of event has no effect")
+        if event_type not in (EventType.PAID, EventType.REFUNDED):
+            return build_payment_event(fields, event_type, None)
+        if not {"refunded", "refunded_minor"} & self.locations.keys():
+            return build_payment_event(fields, event_type, require_money(fields))
+        return _translate_with_refunds(fields, event_type)
+
+    def with_nonce(
+        self, identity: Identity, delivery: Delivery, signed_headers: Collection[str] = ()
+    ) -> Identity:
+        """Add the nonce of the delivery to the identity, if it has one. Raises MalformedError.
+
+        An unsigned nonce is bound to the meaning of the event: anybody could send it in advance.
+        """
+        location = self.locations.get("nonce")
+        if location is None:
+            return identity
+        nonce = read_text({"nonce": location.find(delivery)}, "nonce")
+        if nonce is None:
+            return identity
+        is_signed = not isinstance(location, HeaderField) or location.name in signed_headers
+        bound = nonce if is_signed else f"{nonce}:{identity.fingerprint.hex()}"
+        return replace(identity, nonce=bound)
+
+    def build_sample(self, sample: SampleEvent) -> tuple[bytes, dict[str, str]]:
+        """Return a body with the fields of the sample, and the headers that contain some of them.
+
+        Raises ConfigurationError when one field is inside another, InvalidRequestError when no type
+        has the wanted meaning.
+        """
+        body: dict[str, Any] = {}
+        headers: dict[str, str] = {}
+        for name, value in self._sample_values(sample).items():
+            location = self.locations.get(name)
+            if value is None or location is None:
+                continue
+            if isinstance(location, HeaderField):
+                headers[location.name] = str(value)
+            elif not _put(body, location.steps, value):
+                path = "/".join(location.steps)
+                raise ConfigurationError(f"no body can have {name} at /{path}")
+        return orjson.dumps(body), headers
+
+    def _sample_values(self, sample: SampleEvent) -> dict[str, str | int | None]:
+        kind = self._type_for(sample.status)
+        amount_minor = money(sample.amount, sample.currency).amount_minor
+        is_refund = self.types.get(kind) is EventType.REFUNDED
+        return {
+            "type": kind,
+            "event_id": sample.event_id or f"evt_{uuid4().hex}",
+            "payment_id": sample.payment_id,
+            "order": sample.order,
+            "amount": sample.amount,
+            "amount_minor": amount_minor,
+            "refunded": sample.amount if is_refund else "0",
+            "refunded_minor": amount_minor if is_refund else 0,
+            "currency": sample.currency,
+            "email": sample.email,
+            "plan_id": sample.plan_id,
+            "occurred_at": sample.sent_at.isoformat(),
+            "nonce": uuid4().hex,
+        }
+
+    def _type_for(self, status: str) -> str:
+        """Return the type itself, or the first with this meaning. Raises InvalidRequestError."""
+        if status in self.types or status not in TYPES:
+            return status
+        names = [name for name, event_type in self.types.items() if event_type is TYPES[status]]
+        if not names:
+            raise InvalidRequestError(f"status: no type of this source means {status}")
+        return names[0]
+
+    def _find(self, delivery: Delivery, name: str) -> Object:
+        """Return an object with this field only; empty if it has no location."""
+        location = self.locations.get(name)
+        return {} if location is None else {name: location.find(delivery)}
+
+    def _read_valid_text(self, delivery: Delivery, name: str) -> str | None:
+        with suppress(MalformedError):
+            return read_text(self._find(delivery, name), name)
+        return None
+
+    def _read_amount(self, found: Object, name: str, code: str | None) -> Number | None:
+        minor = _MINOR[name]
+        if minor not in self.locations:
+            return read_number(found, name)
+        return from_minor(read_number(found, minor), code)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MappedProvider(Provider):
+    """A provider whose events a mapping describes."""
+
+    content_types: ClassVar = frozenset({JSON_TYPE})
+
+    mapping: FieldMapping
+    tolerance_s: int | None
+    kept_headers: frozenset[str]
+
+    def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
+        return self.mapping.translate(delivery.parse_once(self.mapping.read))
+
+    def evidence_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        return {name: value for name, value in headers.items() if name in self.kept_headers}
+
+
+def load_mapping(
+    key: str,
+    options: Mapping[str, Any],
+    locations: Mapping[str, FieldLocation],
+    types: Mapping[str, str],
+) -> FieldMapping:
+    """Build the mapping from the options `fields` and `types` of a source, over these defaults.
+
+    Raises ConfigurationError.
+    """
+    chosen = {
+        name: _load_location(f"{key}.fields.{name}", value)
+        for name, value in _table(key, options, "fields", FIELDS).items()
+    }
+    defaults = dict(locations)
+    for name, minor in _MINOR.items():
+        if {name, minor} <= chosen.keys():
+            raise ConfigurationError(f"{key}.fields.{minor}: {name} is given too; give one of them")
+        if {name, minor} & chosen.keys():  # one replaces the other
+            defaults.pop(name, None)
+            defaults.pop(minor, None)
+    meanings = {**types, **_table(key, options, "types")}
+    return FieldMapping(
+        {**defaults, **chosen},
+        {name: _load_type(f"{key}.types.{name}", meaning) for name, meaning in meanings.items()},
+    )
+
+
+def json_pointer(text: str) -> JsonPointer:
+    """Parse a JSON pointer. Raises ValueError."""
+    if not text.startswith("/") or _BAD_ESCAPE.search(text):
+        raise ValueError('a JSON pointer begins with "/", and ~ is written ~0')
+    steps = text[1:].split("/")
+    return JsonPointer(tuple(step.replace("~1", "/").replace("~0", "~") for step in steps))
+
+
+def header_name(text: str) -> str:
+    """Return a header's name in lower case. Raises ValueError."""
+    name = text.strip().lower()
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError("this is not a valid header name")
+    return name
+
+
+def _table(
+    key: str, options: Mapping[str, Any], name: str, known: Collection[str] | None = None
+) -> Mapping[str, Any]:
+    table = options.get(name, {})
+    if not isinstance(table, Mapping):
+        raise ConfigurationError(f"{key}.{name} = {table!r}: write a table, [{key}.{name}]")
+    for one in table:
+        if known is not None and one not in known:
+            raise ConfigurationError(
+                f"{key}.{name}.{one} = {table[one]!r}: there is no such field; "
+                f"known are {', '.join(known)}"
+            )
+    return table
+
+
+def _load_location(key: str, value: Any) -> FieldLocation:
+    text = value if isinstance(value, str) else ""
+    try:
+        if text.startswith(HEADER_PREFIX):
+            return HeaderField(header_name(text.removeprefix(HEADER_PREFIX)))
+        return json_pointer(text)
+    except ValueError as error:
+        raise ConfigurationError(
+            f'{key} = {value!r}: {error}; write "/data/id" or "header:NAME"'
+        ) from None
+
+
+def _load_type(key: str, meaning: Any) -> EventType | None:
+    if not isinstance(meaning, str) or meaning not in TYPES:
+        raise ConfigurationError(f"{key} = {meaning!r}: write one of {', '.join(TYPES)}")
+    return TYPES[meaning]
+
+
+def _put(body: dict[str, Any], steps: tuple[str, ...], value: str | int) -> bool:
+    """Put the value at this path; False if another value is in the way."""
+    *path, last = steps
+    for step in path:
+        body = body.setdefault(step, {})
+        if not isinstance(body, dict):
+            return False
+    if isinstance(body.get(last), dict):
+        return False
+    body[last] = value
+    return True
+
+
+def _translate_with_refunds(fields: EventFields, event_type: EventType) -> PaymentEvent:
+    """Translate an event of a sender that sends the total refunded beside the amount."""
+    if event_type is EventType.PAID and canonical(fields.refunded) in (None, "0"):
+        return build_payment_event(fields, EventType.PAID, require_money(fields))
+    if fields.refunded is None:
+        raise MalformedError("the refunded amount is missing")
+    refunded = require_money(fields._replace(amount=fields.refunded))
+    captured = None if fields.amount is None else require_money(fields)
+    return replace(build_payment_event(fields, EventType.REFUNDED, refunded), amount=captured)

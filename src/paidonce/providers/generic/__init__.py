@@ -1,0 +1,3 @@
+"""Provider `generic`."""
+
+from paidonce.providers.generic.provider import configure as configure

@@ -1,0 +1,111 @@
+"""Any other sender, described by the settings of its source alone.
+
+    [sources.rzp.signature]
+    header = "X-Razorpay-Signature"
+    algorithm = "hmac-sha256"          # hmac-sha1, hmac-sha512, ed25519, rsa-sha256
+    encoding = "hex"                   # base64
+    prefix = ""                        # before each signature, such as "sha256="
+    signed = "{body}"                  # of {body}, {timestamp}, {id} and {url}
+    pairs = false                      # true: the header is such as "ts=…;h1=…"; then
+    value = "h1"                       # the name of each signature in it
+    timestamp = "ts"                   # and of the time; without pairs the header of the time
+    id = "X-Event-Id"                  # the header of {id}; else that of fields.event_id
+    url = "https://…/webhooks/rzp"     # what {url} is: never taken from the request
+
+`scheme.py` checks these settings; `field_mapping.py` describes the fields and types of events.
+
+The key of an event is its id, in the body or signed as `{id}`; without one, a digest of its type,
+order, payment and time, or of the body if it has no time. If a field is in an unsigned header,
+anybody who has seen a delivery can change it: then the fingerprint is part of the key, so that no
+replay can take the key of an event that has not arrived yet.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import ClassVar
+
+from paidonce.core.events import EventType
+from paidonce.errors import ConfigurationError, InvalidSignatureError
+from paidonce.providers.contract import (
+    COMMON_HEADERS,
+    JSON_TYPE,
+    Delivery,
+    Identity,
+    ProviderConfig,
+    SampleEvent,
+    Webhook,
+    fingerprint,
+)
+from paidonce.providers.field_mapping import FieldMapping, MappedProvider, load_mapping
+from paidonce.providers.fields import EventFields, build_identity, fields_fingerprint
+from paidonce.providers.generic.scheme import SignatureScheme, load_scheme
+from paidonce.providers.signing import check_timestamp
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Generic(MappedProvider):
+    """A source whose settings describe its sender."""
+
+    name: ClassVar = "generic"
+
+    scheme: SignatureScheme
+    is_all_signed: bool
+    """Whether no field is in an unsigned header."""
+
+    def verify(self, delivery: Delivery) -> None:
+        headers = self.scheme.read_headers(delivery.headers)
+        if not self.scheme.is_signed(headers, delivery.body):
+            raise InvalidSignatureError("no signature matches the delivery")
+        if headers.signed_at_s is not None:
+            check_timestamp(headers.signed_at_s, delivery.received_at, self.tolerance_s)
+
+    def identify(self, delivery: Delivery) -> Identity:
+        fields = delivery.parse_once(self.mapping.read)
+        if fields.event_id is None:
+            fields = fields._replace(event_id=self.scheme.signed_id(delivery.headers))
+        digest = fields_fingerprint(fields)
+        key = fields.event_id or _build_key(fields) or hashlib.sha256(delivery.body).hexdigest()
+        if not self.is_all_signed:
+            key = f"{key}:{digest.hex()}"
+        identity = build_identity(fields, key, digest)
+        return self.mapping.with_nonce(identity, delivery, self.scheme.signed_headers)
+
+    def signature_method(self, delivery: Delivery) -> str:
+        return self.scheme.keys.algorithm
+
+    def build_sample(self, sample: SampleEvent) -> Webhook:
+        body, headers = self.mapping.build_sample(sample)
+        signed = self.scheme.sign(body, sample.event_id, sample.sent_at)
+        return {**headers, "content-type": JSON_TYPE, **signed}, body
+
+
+def configure(config: ProviderConfig) -> Generic:
+    """Build the provider of a source. Raises ConfigurationError."""
+    config.reject_unknown_options({"signature", "fields", "types"})
+    scheme = load_scheme(config)
+    mapping = load_mapping(config.key, config.options, {}, {})
+    _check_mapping(config.key, mapping)
+    signed, read = scheme.signed_headers, mapping.headers
+    kept = frozenset({*COMMON_HEADERS, *signed, *read, scheme.header})
+    return Generic(mapping, config.tolerance_s, kept, scheme, read <= signed)
+
+
+def _build_key(fields: EventFields) -> str | None:
+    """Build a key for an event without an id; None if it lacks its payment or time."""
+    if fields.payment_id is None or fields.occurred_at is None:
+        return None
+    return fingerprint(fields.type, fields.order, fields.payment_id, fields.occurred_at).hex()
+
+
+def _check_mapping(key: str, mapping: FieldMapping) -> None:
+    """Raise ConfigurationError when no event of the source could ever have an effect."""
+    if not any(mapping.types.values()):
+        raise ConfigurationError(
+            f'{key}.types: is required: the meaning of each type, e.g. "charge.ok" = "paid"'
+        )
+    has_money = {EventType.PAID, EventType.REFUNDED} & {*mapping.types.values()}
+    for name in ("type", "payment_id", *(("amount", "currency") if has_money else ())):
+        if not {name, f"{name}_minor"} & mapping.locations.keys():
+            raise ConfigurationError(
+                f'{key}.fields.{name}: is required, e.g. "/data/{name}" or "header:NAME"'
+            )

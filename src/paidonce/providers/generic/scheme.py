@@ -1,0 +1,268 @@
+"""Signature schemes of `generic` sources, as the table `signature` describes them.
+
+The signed content can be split in only one way; otherwise a captured signature would fit other
+parts. A body is a JSON object, so the first brace belongs to it; a time is digits; an id contains
+neither braces nor blanks; and between a time and an id there is something that is not a digit.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+from paidonce.errors import ConfigurationError, InvalidSignatureError
+from paidonce.providers.contract import ProviderConfig
+from paidonce.providers.field_mapping import HEADER_PREFIX, header_name
+from paidonce.providers.fields import MAX_SECONDS
+from paidonce.providers.generic.keys import HmacKeys, PublicKeys, load_keys
+
+MAX_PAIRS: Final = 32
+"""How many pairs of a header are read; a sender that rotates its keys sends three."""
+
+OPTIONS: Final = frozenset({
+    "header", "algorithm", "encoding", "prefix", "signed", "pairs", "value", "timestamp", "id",
+    "url",
+})  # fmt: skip
+PLACEHOLDERS: Final = ("body", "timestamp", "id", "url")
+"""All but the body are options too, which say where the value is."""
+
+_TIMESTAMP: Final = re.compile(r"[0-9]{1,14}")
+_ID: Final = re.compile(r"[!-z|~]{1,255}")
+_SEPARATOR: Final = re.compile(r"[;,]")
+_PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
+_ONLY_DIGITS: Final = re.compile(r"[0-9]*")
+
+
+class SignatureHeaders(NamedTuple):
+    """What the headers say of a delivery. Trust it only after the signature is checked."""
+
+    signatures: tuple[str, ...]
+    timestamp: str | None
+    id: str | None
+
+    @property
+    def signed_at_s(self) -> float | None:
+        """The signed time in seconds; it may be sent in milliseconds."""
+        if self.timestamp is None:
+            return None
+        count = int(self.timestamp)
+        return count / 1000 if count > MAX_SECONDS else count
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SignatureScheme:
+    """What one sender signs, with which keys, and where it puts the signature."""
+
+    keys: HmacKeys | PublicKeys
+    template: tuple[bytes | str, ...]
+    """The signed content: literal bytes, and placeholders as text."""
+    header: str
+    value: str | None
+    """The name of the pairs that are signatures; None if the whole header is one."""
+    timestamp: str | None
+    """The name of the pair that is the time."""
+    timestamp_header: str | None
+    id_header: str | None
+
+    @property
+    def signed_headers(self) -> frozenset[str]:
+        return frozenset(one for one in (self.timestamp_header, self.id_header) if one)
+
+    def read_headers(self, headers: Mapping[str, str]) -> SignatureHeaders:
+        """Read signatures, time and id. Raises InvalidSignatureError."""
+        given = headers.get(self.header)
+        if given is None:
+            raise InvalidSignatureError(f"there is no {self.header} header")
+        pairs = [] if self.value is None else _split_pairs(given)
+        signatures = tuple(value for name, value in pairs if name == self.value)
+        return SignatureHeaders(
+            (given,) if self.value is None else signatures,
+            self._timestamp(headers, pairs),
+            self.signed_id(headers),
+        )
+
+    def signed_id(self, headers: Mapping[str, str]) -> str | None:
+        """Return the signed id, None if none is signed. Raises InvalidSignatureError."""
+        if self.id_header is None:
+            return None
+        given = headers.get(self.id_header, "")
+        if not _ID.fullmatch(given):
+            raise InvalidSignatureError(f"the header {self.id_header} is missing or not an id")
+        return given
+
+    def is_signed(self, headers: SignatureHeaders, body: bytes) -> bool:
+        """Whether one of the signatures is the sender's."""
+        return self.keys.verify(headers.signatures, self._signed_content(headers, body))
+
+    def sign(self, body: bytes, event_id: str | None, sent_at: datetime) -> dict[str, str]:
+        """Return the headers that sign the body. Raises ConfigurationError with public keys."""
+        timestamp, signed_id = str(int(sent_at.timestamp())), event_id or uuid4().hex
+        content = self._signed_content(SignatureHeaders((), timestamp, signed_id), body)
+        signature = self.keys.sign(content)
+        if self.value is not None:
+            signature = f"{self.value}={signature}"
+        if self.timestamp is not None:
+            signature = f"{self.timestamp}={timestamp};{signature}"
+        headers = {
+            self.header: signature,
+            self.timestamp_header: timestamp,
+            self.id_header: signed_id,
+        }
+        return {name: value for name, value in headers.items() if name is not None}
+
+    def _signed_content(self, headers: SignatureHeaders, body: bytes) -> bytes:
+        values = {
+            "body": body,
+            "timestamp": (headers.timestamp or "").encode(),
+            "id": (headers.id or "").encode(),
+        }
+        return b"".join(one if isinstance(one, bytes) else values[one] for one in self.template)
+
+    def _timestamp(self, headers: Mapping[str, str], pairs: list[tuple[str, str]]) -> str | None:
+        if self.timestamp is None and self.timestamp_header is None:
+            return None
+        found = [value for name, value in pairs if name == self.timestamp]
+        if self.timestamp_header is not None:
+            found = [headers.get(self.timestamp_header, "")]
+        if len(found) != 1 or not _TIMESTAMP.fullmatch(found[0]):
+            raise InvalidSignatureError("the signed time is missing or not a number")
+        return found[0]
+
+
+def load_scheme(config: ProviderConfig) -> SignatureScheme:
+    """Load the scheme from a source's table `signature`. Raises ConfigurationError."""
+    table = config.options.get("signature")
+    if not isinstance(table, Mapping):
+        raise ConfigurationError(
+            f"{config.key}.signature: is required, a table [{config.key}.signature] with at least "
+            f'header = "X-Signature"'
+        )
+    options = _with_event_id(table, config.options)
+    signature = ProviderConfig(f"{config.key}.signature", options=options)
+    signature.reject_unknown_options(OPTIONS)
+    header = _load_header(signature, "header", "X-Signature")
+    if header is None:
+        raise ConfigurationError(f"{signature.key}.header: is required, e.g. 'X-Signature'")
+    value = _load_value(signature)
+    timestamp = signature.options.get("timestamp", HEADER_PREFIX)
+    is_pair = value is not None and not _names_header(timestamp)
+    return SignatureScheme(
+        keys=load_keys(config, signature),
+        template=_load_template(signature),
+        header=header,
+        value=value,
+        timestamp=signature.require_text("timestamp", "ts") if is_pair else None,
+        timestamp_header=None if is_pair else _load_header(signature, "timestamp", "X-Timestamp"),
+        id_header=_load_header(signature, "id", "X-Event-Id"),
+    )
+
+
+def _with_event_id(table: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Use the header of `fields.event_id` for `{id}`, unless the table names one."""
+    fields = options.get("fields")
+    event_id = fields.get("event_id") if isinstance(fields, Mapping) else None
+    is_signed = "{id}" in str(table.get("signed"))
+    if "id" in table or not is_signed or not _names_header(event_id):
+        return table
+    return {**table, "id": event_id}
+
+
+def _names_header(location: Any) -> bool:
+    return isinstance(location, str) and location.startswith(HEADER_PREFIX)
+
+
+def _load_value(signature: ProviderConfig) -> str | None:
+    """Return the name of the pairs that are signatures, None if there are no pairs."""
+    has_pairs = signature.options.get("pairs", False)
+    if not isinstance(has_pairs, bool):
+        raise ConfigurationError(f"{signature.key}.pairs = {has_pairs!r}: write true or false")
+    if has_pairs:
+        return signature.require_text("value", "h1")
+    if "value" in signature.options:
+        raise ConfigurationError(
+            f"{signature.key}.value = {signature.options['value']!r}: names a pair of the header; "
+            f"write pairs = true, or remove it"
+        )
+    return None
+
+
+def _load_template(signature: ProviderConfig) -> tuple[bytes | str, ...]:
+    text = signature.options.get("signed", "{body}")
+    key = f"{signature.key}.signed"
+    if not isinstance(text, str):
+        raise ConfigurationError(f'{key} = {text!r}: write it as text, e.g. "{{body}}"')
+    parts = _PLACEHOLDER.split(text)
+    literals, names = parts[::2], parts[1::2]
+    _check_template(f"{key} = {text!r}", literals, names)
+    for name in PLACEHOLDERS[1:]:
+        _check_location(signature, text, name, name in names)
+    url = _load_url(signature).encode()
+    values = {"url": url}
+    return tuple(
+        values.get(part, part) if index % 2 else part.encode()
+        for index, part in enumerate(parts)
+        if part
+    )
+
+
+def _check_template(shown: str, literals: list[str], names: list[str]) -> None:
+    unknown = next((name for name in names if name not in PLACEHOLDERS), None)
+    if unknown is not None:
+        known = " ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+        raise ConfigurationError(f"{shown}: there is no {{{unknown}}}; known are {known}")
+    if any(brace in literal for literal in literals for brace in "{}"):
+        raise ConfigurationError(f"{shown}: contains a brace outside of a placeholder")
+    if names.count("body") != 1 or len(set(names)) != len(names):
+        raise ConfigurationError(f"{shown}: write {{body}} once, and nothing twice")
+    for between, *pair in zip(literals[1:], names, names[1:], strict=False):
+        if {*pair} == {"id", "timestamp"} and _ONLY_DIGITS.fullmatch(between):
+            raise ConfigurationError(
+                f"{shown}: id and time cannot be distinguished; "
+                f'write something between them that is not a digit, e.g. "."'
+            )
+
+
+def _check_location(signature: ProviderConfig, text: str, name: str, is_signed: bool) -> None:
+    """Check that a value has a location if and only if it is signed."""
+    given = signature.options.get(name)
+    if is_signed and given is None:
+        raise ConfigurationError(
+            f"{signature.key}.{name}: is required, because {{{name}}} is signed"
+        )
+    if given is not None and not is_signed:
+        raise ConfigurationError(
+            f"{signature.key}.{name} = {given!r}: is not signed; add {{{name}}} to "
+            f"signed = {text!r}, or remove it"
+        )
+
+
+def _load_url(signature: ProviderConfig) -> str:
+    if "url" not in signature.options:
+        return ""
+    url = signature.require_text("url", "https://example.com/webhooks/shop")
+    if not url.startswith(("https://", "http://")):
+        raise ConfigurationError(
+            f"{signature.key}.url = {url!r}: write the whole address exactly as it is set at the "
+            f"sender"
+        )
+    return url
+
+
+def _load_header(signature: ProviderConfig, option: str, example: str) -> str | None:
+    """Return the name of a header in lower case, None if it is not set."""
+    name = signature.optional_text(option, example)
+    if name is None:
+        return None
+    try:
+        return header_name(name.removeprefix(HEADER_PREFIX))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{signature.key}.{option} = {name!r}: {error}; write e.g. {example!r}"
+        ) from None
+
+
+def _split_pairs(header: str) -> list[tuple[str, str]]:
+    pairs = (one.strip() for one in _SEPARATOR.split(header, MAX_PAIRS)[:MAX_PAIRS])
+    return [(name, value) for name, _, value in (one.partition("=") for one in pairs)]

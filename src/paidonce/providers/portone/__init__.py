@@ -1,0 +1,3 @@
+"""Provider `portone`: V2, and V1 (formerly iamport)."""
+
+from paidonce.providers.portone.v2 import configure as configure

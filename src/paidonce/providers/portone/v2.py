@@ -1,0 +1,293 @@
+"""PortOne (Korea), V2. V1 is in `v1.py`; `v2_api.py` queries the API.
+
+V2 signs by Standard Webhooks. Its events only announce a change; what counts is the payment in the
+API (`GET /payments/{paymentId}`). Bodies have one of two versions, which the merchant chooses:
+
+    2024-04-25  {"type": "Transaction.Paid", "timestamp": "2026-11-15T10:00:00.000Z",
+                 "data": {"paymentId": "…", "transactionId": "…", "storeId": "…"?,
+                          "cancellationId": "…"?}}
+    2024-01-01  {"payment_id": "…", "tx_id": "…", "status": "Paid"}, or the same as a form
+
+`paymentId` is the merchant's own id, and the reference of the order; a `transactionId` is one
+attempt to pay it. `Transaction.Confirm` (in the older version `total_amount` instead of a status)
+is not an event but a question, sent before the money is taken: an answer of 200 approves.
+
+https://developers.portone.io/opi/ko/integration/webhook/readme-v2,
+https://developers.portone.io/opi/ko/extra/confirm-process/readme-v2 and
+https://developers.portone.io/api/rest-v2/payment, checked on 2026-11-16.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, Final, assert_never
+from uuid import uuid4
+
+import orjson
+
+from paidonce.core.events import Code, Ignored, PaymentEvent
+from paidonce.errors import (
+    ConfigurationError,
+    GatewayMismatchError,
+    GatewayUnreachableError,
+    InvalidSignatureError,
+    MalformedError,
+    NotApprovedError,
+)
+from paidonce.providers.contract import (
+    COMMON_HEADERS,
+    FORM_TYPE,
+    JSON_TYPE,
+    ConfirmationRequest,
+    Delivery,
+    GatewayQuery,
+    Identity,
+    LookupRequired,
+    Provider,
+    ProviderConfig,
+    ResponseBody,
+    SampleEvent,
+    StatementApi,
+    Webhook,
+    fingerprint,
+)
+from paidonce.providers.fields import Object, read_iso_time, read_text, require_text
+from paidonce.providers.portone import v1
+from paidonce.providers.portone.payment import (
+    CANCELLED,
+    FAILED,
+    MIN_STATUS,
+    PAID,
+    PARTIAL_CANCELLED,
+    READY,
+    PortOneNotification,
+    check_same,
+    require_api_key,
+    translate_payment,
+)
+from paidonce.providers.portone.v2_api import PortOneV2Api, require_payment_id
+from paidonce.providers.standard_webhooks import (
+    PARTS,
+    decode_secret,
+    read_envelope,
+    signed_headers,
+)
+
+API_URL: Final = "https://api.portone.io"
+CONFIRM: Final = "Transaction.Confirm"
+DEFAULT_CURRENCY: Final = "KRW"
+SAMPLE_TYPES: Final = {
+    "paid": PAID,
+    "failed": FAILED,
+    "canceled": CANCELLED,
+    "refunded": PARTIAL_CANCELLED,
+    "pending": READY,
+}
+
+_OTHER: Final = Ignored(Code.NON_SUCCESS_STATUS, "the event is not about a payment")
+_WHOLE: Final = re.compile(r"[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmQuestion:
+    """`Transaction.Confirm`: may this total be charged for this payment?"""
+
+    payment_id: str
+    store_id: str | None
+    total: Any  # as it was sent
+    type: str = CONFIRM
+
+
+@dataclass(frozen=True, slots=True)
+class UnrelatedEvent:
+    """An event that is not about a payment, or of an unknown type."""
+
+    type: str
+
+
+PortOneWebhook = PortOneNotification | ConfirmQuestion | UnrelatedEvent
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PortOne(Provider):
+    """A source of one store's V2 events."""
+
+    name: ClassVar = "portone"
+    content_types: ClassVar = frozenset({JSON_TYPE, FORM_TYPE})
+    evidence_header_names: ClassVar = (*COMMON_HEADERS, *(f"webhook-{part}" for part in PARTS))
+
+    secrets: tuple[bytes, ...] = field(repr=False)
+    api: PortOneV2Api
+    store_id: str | None
+    approves: bool
+    """Whether questions are compared with their orders; if not, all are denied."""
+    currency: str
+    """The currency of questions, which name none."""
+    tolerance_s: int | None
+    accepts_test: bool
+
+    def verify(self, delivery: Delivery) -> None:
+        envelope = read_envelope(delivery.headers)
+        if not envelope.is_signed(delivery.body, self.secrets):
+            raise InvalidSignatureError("no signature matches the delivery")
+        envelope.check_age(delivery, self.tolerance_s)
+
+    def identify(self, delivery: Delivery) -> Identity:
+        event_id, webhook = read_envelope(delivery.headers).id, delivery.parse_once(_parse)
+        payment_id = None if isinstance(webhook, UnrelatedEvent) else webhook.payment_id
+        parts: tuple[object, ...] = (webhook.type, payment_id)
+        occurred_at = None
+        if isinstance(webhook, PortOneNotification):
+            parts += (webhook.transaction_id, webhook.cancellation_id)
+            occurred_at = webhook.occurred_at
+        return Identity(
+            key=event_id,
+            fingerprint=fingerprint(*parts),
+            type=webhook.type,
+            event_id=event_id,
+            payment_id=payment_id,
+            order=payment_id,
+            occurred_at=occurred_at,
+        )
+
+    def translate(self, delivery: Delivery) -> LookupRequired | ConfirmationRequest | Ignored:
+        webhook = delivery.parse_once(_parse)
+        match webhook:
+            case PortOneNotification():
+                return LookupRequired(partial(self._look_up, webhook))
+            case ConfirmQuestion():
+                return self._confirmation(webhook)
+            case UnrelatedEvent():
+                return _OTHER
+            case _:
+                assert_never(webhook)
+
+    def error_response(self, code: str, detail: str) -> ResponseBody | None:
+        """PortOne shows the buyer why the payment was not approved."""
+        if code != Code.NOT_APPROVED:
+            return None
+        return JSON_TYPE, orjson.dumps({"errorMessage": detail})
+
+    def build_sample(self, sample: SampleEvent) -> Webhook:
+        data = {"paymentId": sample.order or sample.payment_id, "transactionId": sample.payment_id}
+        if self.store_id is not None:
+            data["storeId"] = self.store_id
+        kind = SAMPLE_TYPES.get(sample.status, sample.status)
+        at, event_id = sample.sent_at, sample.event_id or uuid4().hex
+        body = orjson.dumps({"type": kind, "timestamp": at.isoformat(), "data": data})
+        return signed_headers(event_id, at.timestamp(), body, self.secrets[0]), body
+
+    def default_currency(self) -> str:
+        return self.currency
+
+    def statement_api(self) -> StatementApi:
+        return self.api
+
+    def _confirmation(self, question: ConfirmQuestion) -> ConfirmationRequest:
+        if not self.approves:
+            raise NotApprovedError("payments are not confirmed here")
+        if self.store_id is not None and question.store_id not in (None, self.store_id):
+            raise NotApprovedError("it is of another store")
+        if not _WHOLE.fullmatch(str(question.total)):
+            raise MalformedError("the total amount is not a whole number")
+        return ConfirmationRequest(question.payment_id, int(question.total), self.currency)
+
+    def _look_up(self, notification: PortOneNotification) -> GatewayQuery[PaymentEvent | Ignored]:
+        if self.store_id is not None and notification.store_id not in (None, self.store_id):
+            raise GatewayMismatchError("the event is of another store than store_id")
+        payment = yield from self.api.find(notification.payment_id)
+        if payment is None:
+            raise GatewayUnreachableError(
+                "the API does not know the payment yet; if it is of another store, set store_id"
+            )
+        check_same("store", notification.store_id or self.store_id, payment.store_id)
+        return translate_payment(payment, notification, self.accepts_test)
+
+
+def configure(config: ProviderConfig) -> Provider:
+    """Build the provider of a source, of V2 or V1. Raises ConfigurationError."""
+    if config.choice("version", ("v2", "v1")) == "v1":
+        return v1.configure(config)
+    config.reject_unknown_options(
+        {"version", "api_url", "api_secret", "store_id", "confirm", "currency"}
+    )
+    secrets = [decode_secret(secret, key, "whsec_…") for key, secret in config.named_secrets()]
+    store_id = config.optional_text("store_id", "store-…")
+    api_secret = require_api_key(config, "api_secret", "env:PORTONE_API_SECRET")
+    api_url = config.url("api_url", API_URL)
+    return PortOne(
+        secrets=tuple(secrets),
+        api=PortOneV2Api(api_url, api_secret, store_id, config.accepts_test),
+        store_id=store_id,
+        approves=config.choice("confirm", ("refuse", "match-order")) == "match-order",
+        currency=config.currency(DEFAULT_CURRENCY),
+        tolerance_s=config.tolerance_s,
+        accepts_test=config.accepts_test,
+    )
+
+
+def reject_shared_stores(sources: Mapping[str, Provider]) -> None:
+    """Raise ConfigurationError for V2 sources, by name, that would receive the same payments.
+
+    Without a store_id, an API secret has access to the payments of its own store.
+    """
+    by_secret: dict[tuple[str, str], dict[str | None, str]] = {}
+    for name, one in sources.items():
+        if isinstance(one, PortOne):
+            others = by_secret.setdefault((one.api.url, one.api.secret), {})
+            if others and (one.store_id is None or None in others or one.store_id in others):
+                other = others.get(one.store_id) or next(iter(others.values()))
+                raise ConfigurationError(
+                    f"sources.{name}.store_id, sources.{other}.store_id: both sources have the "
+                    "same api_secret, so they would receive the same payments; give each its own "
+                    "store_id"
+                )
+            others[one.store_id] = name
+
+
+def _parse(delivery: Delivery) -> PortOneWebhook:
+    if delivery.is_form:
+        return _parse_2024_01(delivery.form)
+    body = delivery.json
+    return _parse_2024_04(body) if "type" in body else _parse_2024_01(body)
+
+
+def _parse_2024_04(body: Object) -> PortOneWebhook:
+    kind = require_text(body, "type")
+    data = body.get("data")
+    fields = data if isinstance(data, dict) else {}
+    if kind not in MIN_STATUS:
+        return _parse_other(kind, fields, "paymentId", "totalAmount")
+    payment_id = require_payment_id(fields, "paymentId")
+    return PortOneNotification(
+        type=kind,
+        payment_id=payment_id,
+        order=payment_id,
+        transaction_id=read_text(fields, "transactionId"),
+        cancellation_id=read_text(fields, "cancellationId"),
+        store_id=read_text(fields, "storeId"),
+        occurred_at=read_iso_time(body, "timestamp"),
+    )
+
+
+def _parse_2024_01(body: Object) -> PortOneWebhook:
+    status = read_text(body, "status")
+    if status is None and "total_amount" not in body:
+        raise MalformedError("status is missing")
+    kind = CONFIRM if status is None else f"Transaction.{status}"
+    if kind not in MIN_STATUS:
+        return _parse_other(kind, body, "payment_id", "total_amount")
+    payment_id = require_payment_id(body, "payment_id")
+    return PortOneNotification(kind, payment_id, payment_id, read_text(body, "tx_id"))
+
+
+def _parse_other(kind: str, body: Object, name: str, total: str) -> PortOneWebhook:
+    """A body with a total may be a question of an unknown type.
+
+    To ignore it would mean to answer 200, which approves it.
+    """
+    if kind != CONFIRM and total not in body:
+        return UnrelatedEvent(kind)
+    payment_id, store_id = require_payment_id(body, name), read_text(body, "storeId")
+    return ConfirmQuestion(payment_id, store_id, body.get(total))

@@ -1,0 +1,3 @@
+"""Provider `stripe`."""
+
+from paidonce.providers.stripe.provider import configure as configure

@@ -1,0 +1,3 @@
+"""Provider `tilda`."""
+
+from paidonce.providers.tilda.provider import configure as configure

@@ -1,0 +1,1 @@
+"""Events that wait: the queue table, the worker, claims."""

@@ -1,0 +1,81 @@
+-- A claim finds and locks events by one of the `find_` queries, and then deletes their rows from the
+-- queue. It is rolled back with its transaction, so there are no leases. Events that another
+-- transaction has locked are skipped and stay in the queue.
+
+-- name: find_due
+-- The lookup queue (1) has an index and queries of its own. The lower bound is a hint: see
+-- ClaimQueue in store.py.
+SELECT d.event_id, d.run_at
+  FROM event_queue AS d
+  JOIN webhook_events AS e ON e.id = d.event_id
+ WHERE d.queue_name = :queue_name AND d.queue_name <> 1
+   AND d.run_at BETWEEN :not_before AND now()
+ ORDER BY d.run_at
+ LIMIT :limit
+   FOR UPDATE OF d SKIP LOCKED
+   FOR NO KEY UPDATE OF e SKIP LOCKED;
+
+-- name: find_blocked
+SELECT d.event_id
+  FROM event_queue AS d
+  JOIN webhook_events AS e ON e.id = d.event_id
+ WHERE d.blocked_on = ANY (:blocked_on::bytea[])
+ LIMIT :limit
+   FOR UPDATE OF d SKIP LOCKED
+   FOR NO KEY UPDATE OF e SKIP LOCKED;
+
+-- name: record_start
+INSERT INTO crash_guard (event_id, starts) VALUES (:event_id, 1)
+ON CONFLICT (event_id) DO UPDATE SET starts = least(crash_guard.starts + 1, 32767)
+RETURNING starts;
+
+-- name: forget_start
+UPDATE crash_guard SET starts = starts - 1 WHERE event_id = :event_id AND starts > 0;
+
+-- name: find_events
+SELECT d.event_id
+  FROM event_queue AS d
+  JOIN webhook_events AS e ON e.id = d.event_id
+ WHERE d.event_id = ANY (:event_id::uuid[])
+   FOR UPDATE OF d SKIP LOCKED
+   FOR NO KEY UPDATE OF e SKIP LOCKED;
+
+-- name: claim
+WITH claimed AS (
+    DELETE FROM event_queue
+     WHERE id = ANY (ARRAY(
+         SELECT id FROM event_queue
+          WHERE event_id = ANY (:event_id::uuid[])
+            FOR UPDATE SKIP LOCKED))
+    RETURNING event_id, attempt, blocked_on, queue_name
+),
+ended AS (
+    DELETE FROM crash_guard WHERE event_id = ANY (:event_id::uuid[])
+),
+whole AS (
+    SELECT event_id, max(attempt) AS faults, max(queue_name) AS queue_name,
+           (array_agg(blocked_on) FILTER (WHERE blocked_on IS NOT NULL))[1] AS blocked_on
+      FROM claimed
+     GROUP BY event_id
+)
+SELECT e.id, e.source_id, e.attempts, e.received_at, e.request_id, e.headers, e.raw_body,
+       e.status, e.error_code, e.signature_method, e.is_test, w.faults, w.blocked_on, w.queue_name
+  FROM whole AS w
+  JOIN webhook_events AS e ON e.id = w.event_id
+ WHERE e.id BETWEEN :first_id AND :last_id
+   AND e.status IN ('RECEIVED', 'VALIDATED', 'FAILED_RETRYABLE')
+ ORDER BY e.id;
+
+-- name: put_back
+INSERT INTO event_queue (run_at, event_id, attempt, blocked_on, queue_name, source_id)
+VALUES (now() + :delay::interval, :event_id, :faults, :blocked_on, :queue_name, :source_id);
+
+-- name: next_run
+-- Seconds until an event is due; no row when the queue is empty.
+SELECT extract(epoch FROM d.run_at - now())::float8 AS in_s
+  FROM event_queue AS d
+ WHERE d.queue_name = :queue_name AND d.queue_name <> 1
+   AND d.run_at >= :not_before
+   AND EXISTS (SELECT 1 FROM webhook_events AS e WHERE e.id = d.event_id)
+ ORDER BY d.run_at
+ LIMIT 1;

@@ -1,0 +1,1 @@
+"""Compares the gateway's statements with the payments stored here, and repairs differences."""

@@ -1,0 +1,140 @@
+"""`paidonce reconcile`."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from paidonce.errors import ConfigurationError, InvalidRequestError, NotFoundError
+from paidonce.settings import Settings
+from paidonce.terminal.output import Columns, Json, json_text, show, stderr, stdout
+from paidonce.terminal.query_options import parse_time
+from paidonce.terminal.session import Config, load_command_settings, open_services, operator, run
+
+if TYPE_CHECKING:
+    from paidonce.reconciliation.model import ReconciliationFinding, ReconciliationReport
+
+POLL_S: Final = 0.3
+_COUNTED: Final = (
+    "compared",
+    "agreed",
+    "repaired",
+    "behind",
+    "differs",
+    "missing_here",
+    "missing_there",
+    "unreadable",
+)
+_MINUTE: Final = "%Y-%m-%d %H:%M"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(reconcile)
+
+
+def reconcile(
+    source: Annotated[str, typer.Option(help="The source to reconcile.")],
+    since: Annotated[str, typer.Option(help="A date or time (ISO 8601, UTC), or 7d: days ago.")],
+    until: Annotated[str | None, typer.Option(help="The same. Default: now.")] = None,
+    dry_run: Annotated[bool, typer.Option(help="Only compare: repair nothing.")] = False,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Compare a gateway's payments with the stored ones, and repair what can be repaired.
+
+    Exit code 0: all agree, or were repaired. 1: some need a person, or the run failed. 2: the
+    settings are wrong, or the gateway has no list of payments.
+    """
+    from paidonce.telemetry import keep_quiet
+
+    settings, _ = load_command_settings(config)
+    begin, end = parse_time("--since", since), parse_time("--until", until)
+    assert begin is not None
+    keep_quiet()
+    report = run(_reconcile(settings, source, begin, end, dry_run))
+    if json:
+        typer.echo(json_text(report))
+    else:
+        _show(report)
+    if report.needs_review:
+        raise typer.Exit(1)
+
+
+async def _reconcile(
+    settings: Settings, source: str, since: datetime, until: datetime | None, dry_run: bool
+) -> "ReconciliationReport":
+    """Request a run and wait for its report. This process runs it, or another worker does."""
+    from paidonce.reconciliation.model import ReconciliationRequest
+
+    async with open_services(settings, reconciles=True) as services:
+        try:
+            request = ReconciliationRequest(
+                source=source, since=since, until=until, dry_run=dry_run
+            )
+            started = await services.reconciliations.start(request, operator())
+        except (InvalidRequestError, NotFoundError) as error:
+            raise ConfigurationError(str(error)) from None
+        with _progress() as show_progress:
+            while True:
+                report = await services.reconciliations.get(started.id)
+                show_progress(report.compared)
+                if report.is_finished:
+                    return report
+                await asyncio.sleep(POLL_S)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int], None]]:
+    """Shows on standard error how many payments were compared."""
+    columns = (TextColumn("{task.completed} payments compared"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr, transient=True, redirect_stdout=False) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda compared: progress.update(task, completed=compared)
+
+
+def _show(report: "ReconciliationReport") -> None:
+    stdout.print(f"{report.source}, {report.since:{_MINUTE}} to {report.until:{_MINUTE}} UTC")
+    table = Table("", "payments")
+    for name in _COUNTED:
+        table.add_row(name.replace("_", " "), str(getattr(report, name)))
+    stdout.print(table)
+    for money in report.explained:
+        stdout.print(
+            f"{money.explained} of {money.reported} {money.currency} explained "
+            f"({money.explained_percent:.2f} %)"
+        )
+    for unapplied in report.unapplied:
+        stdout.print(
+            f"Received and not applied: {unapplied.number} payments, {unapplied.amount} "
+            f"{unapplied.currency}, the oldest since {unapplied.oldest_at:{_MINUTE}} UTC"
+        )
+    if report.findings:
+        _show_findings(report.findings)
+    if report.error_message:
+        stderr.print(f"The run failed: {report.error_message}")
+
+
+def _show_findings(findings: "Sequence[ReconciliationFinding]") -> None:
+    columns: Columns = {
+        "payment": lambda one: one.external_payment_id,
+        "order": lambda one: one.order,
+        "found": lambda one: one.kind.replace("_", " "),
+        "gateway": lambda one: _amounts(one.reported, one.reported_refunded, one.currency),
+        "here": lambda one: _amounts(one.recorded, one.recorded_refunded, one.currency),
+        "": lambda one: one.resolution or ("new" if one.new else "known"),
+        "reason": lambda one: one.reason,
+    }
+    show(findings, columns, as_json=False)
+
+
+def _amounts(captured: str | None, refunded: str | None, currency: str | None) -> str:
+    if captured is None:
+        return ""
+    back = f", {refunded} back" if refunded and refunded != "0" else ""
+    return f"{captured} {currency}{back}"

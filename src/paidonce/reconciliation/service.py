@@ -1,0 +1,111 @@
+"""What operators can do with reconciliations."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from paidonce.core.actors import Actor
+from paidonce.db.audit import record_action
+from paidonce.db.paging import Page, page_of
+from paidonce.db.pool import Database
+from paidonce.errors import InvalidRequestError, NotFoundError
+from paidonce.processing.items import Rules, Source
+from paidonce.reconciliation import store
+from paidonce.reconciliation.model import (
+    ReconciliationQuery,
+    ReconciliationReport,
+    ReconciliationRequest,
+    ReconciliationSummary,
+    finding,
+    summary_fields,
+)
+from paidonce.reconciliation.worker import MIN_AGE
+
+MAX_FINDINGS: Final = 500
+"""How many findings a report lists; it counts all of them."""
+
+
+class ReconciliationService:
+    """Requests and shows reconciliations."""
+
+    def __init__(self, database: Database, rules: Rules) -> None:
+        self._database = database
+        self._rules = rules
+
+    async def start(self, request: ReconciliationRequest, actor: Actor) -> ReconciliationReport:
+        """Request a reconciliation; a worker runs it. Payments of the last minutes are left out.
+
+        Raises InvalidRequestError, or NotFoundError for an unknown source.
+        """
+        source = self._source(request.source)
+        since, latest = request.since, datetime.now(UTC) - MIN_AGE
+        until = latest if request.until is None else min(request.until, latest)
+        if since >= until:
+            raise InvalidRequestError(
+                "since: give a time before until, and more than "
+                f"{MIN_AGE.seconds // 60} minutes ago"
+            )
+        run_id = uuid7()
+        async with self._database.transaction() as connection:
+            await store.add(
+                connection,
+                run_id=run_id,
+                source_id=source.id,
+                since=since,
+                until=until,
+                repairs=not request.dry_run,
+                actor=actor.name,
+            )
+            await record_action(
+                connection,
+                actor.name,
+                "reconciliation_started",
+                reconciliation=str(run_id),
+                source=source.name,
+                since=since.isoformat(),
+                until=until.isoformat(),
+                dry_run=request.dry_run,
+            )
+        return await self.get(run_id)
+
+    async def search(self, query: ReconciliationQuery) -> Page[ReconciliationSummary]:
+        """Reconciliations, newest first."""
+        async with self._database.connection() as connection:
+            rows = await store.search(connection, query)
+        found = [ReconciliationSummary(**summary_fields(row)) for row in rows]
+        return page_of(found, query.limit, lambda one: one.id)
+
+    async def get(self, run_id: UUID) -> ReconciliationReport:
+        """One with its findings. Raises NotFoundError."""
+        async with self._database.connection() as connection:
+            row = await store.find(connection, run_id)
+            if row is None:
+                raise NotFoundError(f"there is no reconciliation {run_id}")
+            findings = await store.findings(connection, run_id, MAX_FINDINGS)
+        return ReconciliationReport(
+            **summary_fields(row), findings=[finding(one) for one in findings]
+        )
+
+    async def open_findings(self) -> list[Mapping[str, Any]]:
+        """The number of open findings, by source and kind."""
+        async with self._database.connection() as connection:
+            return await store.open_findings(connection)
+
+    async def last_reconciled(self) -> list[Mapping[str, Any]]:
+        """How long ago each source was last reconciled."""
+        async with self._database.connection() as connection:
+            return await store.last_done(connection)
+
+    def _source(self, name: str) -> Source:
+        sources = {source.name: source for source in self._rules.sources.values()}
+        if name not in sources:
+            raise NotFoundError(f"there is no source {name}; known are {', '.join(sources)}")
+        provider = sources[name].provider
+        if provider.statement_api() is None:
+            raise InvalidRequestError(
+                f"source {name}: {provider.name} has no list of payments to reconcile with"
+            )
+        return sources[name]

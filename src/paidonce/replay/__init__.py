@@ -1,0 +1,1 @@
+"""Processes stored events again: one, or all that match a filter."""

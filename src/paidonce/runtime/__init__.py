@@ -1,0 +1,1 @@
+"""What long-running processes are made of: services, leaders, wake-ups, backoff, processes."""

@@ -1,0 +1,72 @@
+"""Wake-ups between processes, by LISTEN and NOTIFY on one channel."""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from paidonce.errors import DatabaseUnavailableError
+from paidonce.runtime.service import Service
+from paidonce.runtime.wakeup import Wakeup
+
+if TYPE_CHECKING:
+    from paidonce.db.pool import Database
+    from paidonce.db.queries import Connection
+
+CHANNEL: Final = "paidonce_queue"
+NOTIFY_PAUSE_S: Final = 0.05
+"""At least this long between two NOTIFYs: their commits wait for each other."""
+
+
+async def notify_workers(connection: "Connection") -> None:
+    """Wake the workers of all processes, once this transaction has committed."""
+    await connection.execute(f"NOTIFY {CHANNEL}")
+
+
+class WakeupSender(Service):
+    """Sends the wake-ups of this process to the others, many in one NOTIFY."""
+
+    def __init__(self, database: "Database", wakeup: Wakeup) -> None:
+        super().__init__("wakeup sender")
+        self._database = database
+        self._wakeup = wakeup
+
+    async def run(self) -> None:
+        """Send until asked to finish."""
+        while not self.is_finishing:
+            await self._wakeup.unsent.wait()
+            async with self._database.connection() as connection:
+                await notify_workers(connection)
+            await self.pause(NOTIFY_PAUSE_S)
+
+    def finish(self) -> None:
+        """Stop waiting."""
+        super().finish()
+        self._wakeup.unsent.wake()
+
+
+class WakeupReceiver(Service):
+    """Wakes the listeners of this process when another process sends a wake-up."""
+
+    def __init__(self, database: "Database", wakeup: Wakeup) -> None:
+        super().__init__("wakeup receiver")
+        self._database = database
+        self._wakeup = wakeup
+        self._ended = asyncio.Event()
+
+    async def run(self) -> None:
+        """Receive until asked to finish. Raises DatabaseUnavailableError."""
+        self._ended.clear()
+        connection = await self._database.dedicated()
+        try:
+            connection.add_termination_listener(lambda _: self._ended.set())
+            await connection.add_listener(CHANNEL, lambda *_: self._wakeup.wake_here())
+            self._wakeup.wake_here()  # for what was sent while nobody listened
+            await self._ended.wait()
+        finally:
+            connection.terminate()
+        if not self.is_finishing:
+            raise DatabaseUnavailableError("the connection that receives wake-ups was lost")
+
+    def finish(self) -> None:
+        """Stop receiving."""
+        super().finish()
+        self._ended.set()

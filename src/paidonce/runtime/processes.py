@@ -1,0 +1,157 @@
+"""Several processes that serve one socket: started, watched, and stopped together.
+
+Each is the whole service; the database keeps them from doing anything twice. The kernel gives each
+connection to one of them. A dead process is replaced, and when the parent dies the others stop.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkProcess
+from typing import Final
+
+from prometheus_client.multiprocess import mark_process_dead
+
+from paidonce.runtime.backoff import Backoff, Delays
+from paidonce.telemetry import configure_logging, logger
+
+log = logger(__name__)
+
+WATCH_S: Final = 1.0
+STOP_TIMEOUT_S: Final = 9.0
+RESTART: Final = Backoff(initial_s=0.5, factor=2.0, max_s=5.0, jitter=0.0)
+STEADY_S: Final = 10.0
+"""A process that lived this long is replaced at once; others after a growing delay."""
+
+ENDING: Final = (signal.SIGTERM, signal.SIGINT)
+
+_FORK: Final = multiprocessing.get_context("fork")
+
+Serve = Callable[["Place"], int]
+"""Serves until it is stopped, and returns the exit code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which of the processes this is."""
+
+    number: int = 0
+    is_first_start: bool = True
+    parent: int | None = None
+    """A descriptor that can be read when the parent has died."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether it does what only one of them should."""
+        return self.number == 0
+
+
+ALONE: Final = Place()
+
+
+@dataclass(slots=True)
+class _Child:
+    place: Place
+    process: ForkProcess | None = None  # none yet, or it has died
+    started_s: float = 0.0
+    delays: Delays = field(default_factory=lambda: Delays(RESTART))
+    due_s: float = 0.0  # when a dead one is replaced
+
+
+@dataclass(slots=True)
+class Processes:
+    """The parent, which serves nothing itself."""
+
+    number: int
+    serve: Serve
+    let_go: Callable[[], None]  # of what only the children should hold when all is to stop
+    _children: list[_Child] = field(default_factory=list)
+    _stopped_s: float | None = None  # since when all is to stop
+
+    def run(self) -> int:
+        """Keep the processes running until SIGTERM or SIGINT; returns the exit code."""
+        configure_logging()
+        life, alive = os.pipe()  # the children hold the first, the parent alone the second
+        for ending in ENDING:
+            signal.signal(ending, lambda *_: self._stop())
+        for number in range(self.number):
+            self._children.append(_Child(Place(number, True, life)))
+        while self._stopped_s is None:
+            for child in self._children:
+                self._look_after(child, alive)
+            wait([process.sentinel for _, process in self._living()], timeout=WATCH_S)
+        return self._ended()
+
+    def _look_after(self, child: _Child, alive: int) -> None:
+        if child.process is not None and child.process.exitcode is not None:
+            self._replace_later(child)
+        if child.process is None and time.monotonic() >= child.due_s:
+            self._start(child, alive)
+
+    def _start(self, child: _Child, alive: int) -> None:
+        # Neither a child that has no handlers yet nor one that is not listed may meet a signal.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        try:
+            if self._stopped_s is None:
+                process = _FORK.Process(target=self._run_child, args=(child.place, alive))
+                process.start()
+                child.process, child.started_s = process, time.monotonic()
+        except OSError as error:
+            child.due_s = time.monotonic() + RESTART.max_s
+            log.error("process_not_started", number=child.place.number, error=str(error))
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+    def _run_child(self, place: Place, alive: int) -> None:
+        for ending in ENDING:
+            signal.signal(ending, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+        os.close(alive)
+        raise SystemExit(self.serve(place))
+
+    def _living(self) -> list[tuple[Place, ForkProcess]]:
+        return [(one.place, one.process) for one in self._children if one.process is not None]
+
+    def _replace_later(self, child: _Child) -> None:
+        assert child.process is not None
+        code, lived_s = child.process.exitcode, time.monotonic() - child.started_s
+        mark_process_dead(child.process.pid)  # type: ignore[no-untyped-call]
+        if (
+            code == 2 and child.place.is_first_start
+        ):  # a mistake in the settings, which it has printed
+            self._stop()
+            return
+        if lived_s > STEADY_S:
+            child.delays.reset()
+            child.due_s = time.monotonic()
+        else:
+            child.due_s = time.monotonic() + child.delays.next_s()
+        child.process, child.place = None, replace(child.place, is_first_start=False)
+        log.error("process_died", number=child.place.number, code=code)
+
+    def _stop(self) -> None:
+        """Stop all. It is called by signal handlers, too, at any moment."""
+        if self._stopped_s is None:
+            self._stopped_s = time.monotonic()
+            self.let_go()
+        for _, process in self._living():
+            process.terminate()
+
+    def _ended(self) -> int:
+        """Wait for all processes to end, and kill those that do not."""
+        assert self._stopped_s is not None
+        self._stop()
+        codes: list[int] = []
+        for place, process in self._living():
+            process.join(max(self._stopped_s + STOP_TIMEOUT_S - time.monotonic(), 0.0))
+            if process.exitcode is None:
+                log.error("process_killed", number=place.number)
+                process.kill()
+                process.join()
+            codes.append(process.exitcode or 0)
+        unclean = [abs(code) for code in codes if code not in (0, -signal.SIGTERM)]
+        return unclean[0] if unclean else 0

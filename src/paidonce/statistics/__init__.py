@@ -1,0 +1,1 @@
+"""How many deliveries were received, and their results."""

@@ -1,0 +1,54 @@
+-- name: fold
+-- Some of the deltas become part of the counts, and are gone. A count may be below zero for a
+-- moment, when what it takes back is still a delta: a reader adds up both.
+WITH taken AS (
+    DELETE FROM event_count_deltas
+     WHERE ctid = ANY (ARRAY(
+         SELECT ctid FROM event_count_deltas LIMIT :limit FOR UPDATE SKIP LOCKED))
+    RETURNING day, source_id, signature_method, received, duplicates, waiting, succeeded, failed
+),
+folded AS (
+    INSERT INTO event_counts AS c (
+        day, source_id, signature_method, received, duplicates, waiting, succeeded, failed)
+    SELECT day, source_id, signature_method, sum(received), sum(duplicates), sum(waiting),
+           sum(succeeded), sum(failed)
+      FROM taken
+     GROUP BY day, source_id, signature_method
+     ORDER BY day, source_id, signature_method
+    ON CONFLICT (day, source_id, signature_method) DO UPDATE
+       SET received = c.received + excluded.received,
+           duplicates = c.duplicates + excluded.duplicates,
+           waiting = c.waiting + excluded.waiting,
+           succeeded = c.succeeded + excluded.succeeded,
+           failed = c.failed + excluded.failed
+)
+SELECT count(*) AS number FROM taken;
+
+-- name: add
+-- What was counted beside a batch.
+INSERT INTO event_count_deltas (
+    day, source_id, signature_method, received, duplicates, waiting, succeeded, failed)
+SELECT * FROM unnest(:counts::written_event_count[]);
+
+-- name: report
+-- What was folded and what was not, in one snapshot; the whole, and each way to group it.
+WITH counted AS (
+    SELECT day, source_id, signature_method, received, duplicates, waiting, succeeded, failed
+      FROM event_counts
+     WHERE day BETWEEN :first_day AND :last_day
+    UNION ALL
+    SELECT day, source_id, signature_method, received, duplicates, waiting, succeeded, failed
+      FROM event_count_deltas
+     WHERE day BETWEEN :first_day AND :last_day
+)
+SELECT c.day, s.name AS source, c.signature_method,
+       coalesce(sum(c.received), 0)::bigint AS received,
+       coalesce(sum(c.duplicates), 0)::bigint AS duplicates,
+       coalesce(sum(c.waiting), 0)::bigint AS waiting,
+       coalesce(sum(c.succeeded), 0)::bigint AS succeeded,
+       coalesce(sum(c.failed), 0)::bigint AS failed
+  FROM counted AS c
+  JOIN sources AS s ON s.id = c.source_id
+ WHERE :source::text IS NULL OR s.name = :source
+ GROUP BY GROUPING SETS ((), (c.day), (s.name), (c.signature_method))
+ ORDER BY c.day, s.name, c.signature_method;

@@ -1,1 +1,0 @@
-"""Everything that touches PostgreSQL. SQL lives in the .sql file beside the module that runs it."""

@@ -1,0 +1,1 @@
+"""What commands share: settings, output for people and for programs, filters."""

@@ -1,0 +1,1 @@
+"""Wallets: accounts, ledger, reservations."""

@@ -1,0 +1,292 @@
+"""Executes commands on reservations in batches (WAL-1 WAL-2).
+
+`execute` runs a batch in the caller's transaction. `WalletCommands` makes one transaction for all
+commands that arrive together. `ReservationExpiry` releases expired reservations.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import orjson
+from uuid_utils.compat import uuid7
+
+from paidonce import telemetry
+from paidonce.core.events import WalletId
+from paidonce.core.money import format_minor
+from paidonce.core.wallets import LedgerEntry, Wallet
+from paidonce.db.pool import Database, Trouble, away, is_lock_timeout, trouble
+from paidonce.db.queries import Connection
+from paidonce.errors import DatabaseUnavailableError
+from paidonce.runtime.bisect import Bisection
+from paidonce.runtime.bounded import Bounded
+from paidonce.runtime.group_commit import Entry, GroupCommit
+from paidonce.telemetry import WALLET_COMMANDS, bound, logger
+from paidonce.wallet import store
+from paidonce.wallet.reservations import (
+    Command,
+    CommandResult,
+    Expire,
+    Reservation,
+    ReservationStatus,
+    Reserve,
+    decide,
+)
+from paidonce.wallet.store import AuditRow, LoadedWallets, WalletChanges
+
+log = logger(__name__)
+
+EXPIRY_PERIOD_S: Final = 10.0
+EXPIRY_PAGE: Final = 128
+MAX_EXPIRY_PAGES: Final = 20
+MAX_WAITING: Final = 4096
+MAX_RUNS: Final = 5
+CAREFUL_FOR_S: Final = 0.1
+"""For how long wallets are locked first after another session was faster."""
+MAX_REMEMBERED: Final = 10_000
+"""For how many payments the service remembers the wallet."""
+
+Load = Callable[[Connection, Sequence[Command]], Awaitable[LoadedWallets]]
+
+
+class WalletBatch:
+    """The state of a batch: wallets and reservations as the commands so far leave them."""
+
+    def __init__(self, loaded: LoadedWallets, now: datetime) -> None:
+        self._loaded = loaded
+        self._now = now
+        self._wallets = dict(loaded.wallets)
+        self._reservations = dict(loaded.reservations)
+        self._entries: list[tuple[object, ...]] = []
+        self._audit: list[AuditRow] = []
+
+    def execute(self, command: Command, actor: str | None = None) -> CommandResult:
+        """Execute a command after the earlier ones; what an actor changes is audited."""
+        before = self._reservations.get(command.payment_id)
+        result = decide(self._wallet_of(command), before, command, self._now)
+        if result.reservation is None or result.reservation == before:
+            return result
+        assert result.wallet is not None
+        self._wallets[result.wallet.id] = result.wallet
+        self._reservations[command.payment_id] = result.reservation
+        if result.entries:
+            self._add_movement(command.payment_id, result.wallet.currency, result.entries)
+        if actor is not None:
+            self._audit.append(_audit_row(actor, result.wallet, result.reservation))
+        return result
+
+    def changes(self) -> WalletChanges:
+        """Each row that differs from the loaded one, once."""
+        loaded = self._loaded.reservations
+        changed = [
+            one for one in self._reservations.values() if one is not loaded.get(one.payment_id)
+        ]
+        return WalletChanges(
+            wallets=[one for one in self._wallets.values() if one != self._loaded.wallets[one.id]],
+            new=[one for one in changed if one.payment_id not in loaded],
+            changed=[
+                (loaded[one.payment_id].status, one) for one in changed if one.payment_id in loaded
+            ],
+            entries=self._entries,
+            audit=self._audit,
+        )
+
+    def _add_movement(self, payment_id: str, currency: str, entries: Sequence[LedgerEntry]) -> None:
+        movement_id = uuid7()
+        self._entries += [
+            (movement_id, payment_id, one.account, currency, one.amount_minor, self._now)
+            for one in entries
+        ]
+
+    def _wallet_of(self, command: Command) -> Wallet | None:
+        """The wallet of the reservation; of a new one, the wallet in the command."""
+        existing = self._reservations.get(command.payment_id)
+        if existing is not None:
+            return self._wallets.get(existing.wallet_id)
+        return self._wallets.get(command.wallet_id) if isinstance(command, Reserve) else None
+
+
+def _audit_row(actor: str, wallet: Wallet, reservation: Reservation) -> AuditRow:
+    minor = reservation.committed_minor or reservation.amount_minor
+    details = {
+        "payment_id": telemetry.masked(reservation.payment_id),
+        "wallet_id": str(wallet.id),
+        "amount": format_minor(minor, wallet.currency),
+        "currency": wallet.currency,
+    }
+    action = f"wallet_{reservation.status.lower()}"
+    return AuditRow(actor, action, orjson.dumps(details).decode())
+
+
+async def execute(connection: Connection, commands: Sequence[Command]) -> list[CommandResult]:
+    """Execute commands in their order, in the caller's transaction.
+
+    The wallets stay locked until it ends. The time is read after the lock, so the entries of a
+    wallet are in the order of their times. A rejected command changes nothing and raises nothing:
+    see `CommandResult.reject_reason`. After a serialization failure, roll back and run again.
+    """
+    loaded = await store.lock(connection, commands)
+    wallet_batch = WalletBatch(loaded, loaded.now)
+    results = [wallet_batch.execute(command) for command in commands]
+    await store.write(connection, wallet_batch.changes())
+    _count(commands, results)
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class _Submission:
+    """A command, and the operator who gave it."""
+
+    command: Command
+    actor: str | None
+
+
+_Entry = Entry[_Submission, CommandResult]
+
+
+class WalletCommands(GroupCommit[_Submission, CommandResult, "_Session"]):
+    """The queue of commands before the wallets."""
+
+    def __init__(self, database: Database, max_waiting: int = MAX_WAITING) -> None:
+        super().__init__(max_waiting)
+        self._database = database
+        self._wallet_of = Bounded[str, WalletId](MAX_REMEMBERED)
+        self.start()
+
+    async def execute(self, command: Command, actor: str | None = None) -> CommandResult:
+        """Execute the command together with others; returns after the commit.
+
+        What an actor changes is audited. Raises QueueFullError. After DatabaseUnavailableError the
+        result is unknown, and the command may be repeated.
+        """
+        return await self.submit(_Submission(command, actor))
+
+    def open_session(self) -> "_Session":
+        """A session that executes batches."""
+        return _Session(self._database)
+
+    def keys(self, item: _Submission) -> set[Hashable]:
+        """The payment, and its wallet if that is known."""
+        command = item.command
+        if isinstance(command, Reserve):
+            return {command.payment_id, command.wallet_id}
+        wallet_id = self._wallet_of.get(command.payment_id)
+        return {command.payment_id} if wallet_id is None else {command.payment_id, wallet_id}
+
+    async def commit(self, session: "_Session", batch: list[_Entry]) -> None:
+        """Execute all commands that can be executed, and answer."""
+        await session.execute_all(batch)
+        for entry in batch:
+            if isinstance(entry.item.command, Reserve):
+                self._wallet_of.put(entry.item.command.payment_id, entry.item.command.wallet_id)
+
+
+class _Session:
+    """A long-lived connection on which batches are executed, one transaction each."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._connection: Connection | None = None
+        self._careful_until_s = 0.0
+
+    async def execute_all(self, batch: list[_Entry]) -> None:
+        """Execute and answer. Raises DatabaseUnavailableError."""
+        bisection = Bisection(
+            self._execute, _max_runs, _fail_one, _fail, lambda first, second: None
+        )
+        try:
+            await bisection.run(batch)
+        except Exception as error:
+            if trouble(error) is not Trouble.AWAY:
+                raise
+            raise away(error) from error
+
+    async def _execute(self, batch: Sequence[_Entry]) -> None:
+        results = await self._commit(batch)
+        _count([entry.item.command for entry in batch], results)
+        for entry, one in zip(batch, results, strict=True):
+            entry.resolve(one)
+
+    async def _commit(self, batch: Sequence[_Entry]) -> list[CommandResult]:
+        """Without locks unless another session was faster a moment ago."""
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await self._database.dedicated()
+        if time.monotonic() >= self._careful_until_s:
+            try:
+                return await _execute_batch(self._connection, store.load, batch)
+            except Exception as error:
+                if trouble(error) is Trouble.RERUN:
+                    self._careful_until_s = time.monotonic() + CAREFUL_FOR_S
+                raise
+        async with self._connection.transaction():
+            return await _execute_batch(self._connection, store.lock, batch)
+
+    async def close(self) -> None:
+        """Close the connection; the next batch opens a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+
+def _max_runs(error: Exception, size: int) -> int:
+    if trouble(error) is Trouble.AWAY:
+        return 0
+    is_lost_race = trouble(error) is Trouble.RERUN and (size == 1 or not is_lock_timeout(error))
+    return MAX_RUNS if is_lost_race else 1
+
+
+async def _fail_one(entry: _Entry, error: Exception, deadline_s: float) -> None:
+    await _fail([entry], error)
+
+
+async def _fail(batch: Sequence[_Entry], error: Exception) -> None:
+    """A lost race says nothing about the money."""
+    if trouble(error) is Trouble.RERUN:
+        error = DatabaseUnavailableError("another transaction held the wallet for too long")
+    for entry in batch:
+        entry.fail(error)
+
+
+async def _execute_batch(
+    connection: Connection, load: Load, batch: Sequence[_Entry]
+) -> list[CommandResult]:
+    loaded = await load(connection, [entry.item.command for entry in batch])
+    wallet_batch = WalletBatch(loaded, loaded.now)
+    results = [wallet_batch.execute(entry.item.command, entry.item.actor) for entry in batch]
+    await store.write(connection, wallet_batch.changes())
+    return results
+
+
+def _count(commands: Sequence[Command], results: Sequence[CommandResult]) -> None:
+    counts = Counter(
+        (type(command).__name__.lower(), one.reject_reason or "EXECUTED")
+        for command, one in zip(commands, results, strict=True)
+    )
+    for labels, number in counts.items():
+        bound(WALLET_COMMANDS, *labels).inc(number)
+
+
+class ReservationExpiry:
+    """A task of the janitor. The database's clock decides what has expired."""
+
+    name = "reservations"
+    period_s = EXPIRY_PERIOD_S
+
+    async def run_once(self, connection: Connection, now: datetime) -> bool:
+        """Release a few pages; returns whether there are more."""
+        for _ in range(MAX_EXPIRY_PAGES):
+            async with connection.transaction():
+                page = await store.expired_reservations(connection, EXPIRY_PAGE)
+                results = await execute(connection, [Expire(one) for one in page]) if page else []
+            number = sum(
+                one.reservation is not None and one.reservation.status is ReservationStatus.EXPIRED
+                for one in results
+            )
+            if number:
+                log.info("reservations_expired", number=number)
+            if len(page) < EXPIRY_PAGE:
+                return False
+        return True

@@ -1,0 +1,188 @@
+-- name: create_wallet
+INSERT INTO wallets (id, owner, currency)
+VALUES (:id, :owner, :currency)
+ON CONFLICT (owner, currency) DO NOTHING
+RETURNING id, owner, currency, balance_minor, reserved_minor, receivable_minor, created_at;
+
+-- name: find_wallets
+SELECT id, owner, currency, balance_minor, reserved_minor, receivable_minor, created_at
+  FROM wallets
+ WHERE true
+   AND id = :id -- id
+   AND owner = :owner -- owner
+   AND currency = :currency -- currency
+ ORDER BY currency
+ LIMIT :limit;
+
+-- name: lock_wallets
+-- Locks these wallets and the wallets of these reservations, in the order of their ids. A reservation
+-- never moves to another wallet, so it may be looked up before the lock.
+SELECT w.id, w.owner, w.currency, w.balance_minor, w.reserved_minor, w.receivable_minor, w.version
+  FROM wallets AS w
+ WHERE w.id = ANY (ARRAY(
+         SELECT unnest(:wallet_id::uuid[])
+         UNION
+         SELECT r.wallet_id FROM reservations AS r WHERE r.payment_id = ANY (:payment_id::text[])))
+ ORDER BY w.id
+   FOR NO KEY UPDATE;
+
+-- name: reservations
+-- A separate statement: it has to see what was committed while `lock_wallets` waited.
+SELECT ARRAY(SELECT ROW (r.payment_id, r.wallet_id, r.request_hash, r.amount_minor,
+                         r.committed_minor, r.status, r.expires_at, r.created_at, r.ended_at)
+               FROM reservations AS r
+              WHERE r.payment_id = ANY (:payment_id::text[])) AS reservations,
+       clock_timestamp() AS now;
+
+-- name: load
+-- The same without locks, in one snapshot. `write` checks that nothing has changed since.
+SELECT ARRAY(SELECT ROW (w.id, w.owner, w.currency, w.balance_minor, w.reserved_minor,
+                         w.receivable_minor, w.version)
+               FROM wallets AS w
+              WHERE w.id = ANY (ARRAY(
+                      SELECT unnest(:wallet_id::uuid[])
+                      UNION
+                      SELECT r.wallet_id
+                        FROM reservations AS r
+                       WHERE r.payment_id = ANY (:payment_id::text[])))) AS wallets,
+       ARRAY(SELECT ROW (r.payment_id, r.wallet_id, r.request_hash, r.amount_minor,
+                         r.committed_minor, r.status, r.expires_at, r.created_at, r.ended_at)
+               FROM reservations AS r
+              WHERE r.payment_id = ANY (:payment_id::text[])) AS reservations,
+       clock_timestamp() AS now;
+
+-- name: write
+-- Writes each changed row of a batch once. Fewer written rows mean that another transaction was
+-- first: the statement fails, and the caller runs the batch again.
+WITH wallets_changed AS (
+    UPDATE wallets AS w
+       SET balance_minor = c.balance_minor, reserved_minor = c.reserved_minor,
+           version = w.version + 1, updated_at = now()
+      FROM unnest(:wallets::written_reserved_wallet[]) AS c
+     WHERE w.id = c.id
+       AND w.version = c.version
+    RETURNING 1
+),
+new AS (
+    INSERT INTO reservations (payment_id, wallet_id, request_hash, amount_minor, committed_minor,
+                              status, expires_at, created_at, ended_at)
+    SELECT * FROM unnest(:new::written_reservation[])
+    ON CONFLICT DO NOTHING
+    RETURNING 1
+),
+reservations_changed AS (
+    UPDATE reservations AS r
+       SET status = c.status, committed_minor = c.committed_minor, expires_at = c.expires_at,
+           ended_at = c.ended_at
+      FROM unnest(:changed::written_reservation_change[]) AS c
+     WHERE r.payment_id = c.payment_id
+       AND r.status = c.seen
+    RETURNING 1
+),
+entries AS (
+    INSERT INTO ledger_entries (movement_id, reservation, account, currency, amount_minor, at)
+    SELECT * FROM unnest(:entries::written_reservation_entry[])
+    RETURNING 1
+),
+audit AS (
+    INSERT INTO audit_log (actor, action, success, details)
+    SELECT actor, action, true, details::jsonb
+      FROM unnest(:actor::text[], :action::text[], :details::text[]) AS a (actor, action, details)
+    RETURNING 1
+)
+SELECT require_written(
+    (SELECT count(*) FROM wallets_changed) + (SELECT count(*) FROM new)
+        + (SELECT count(*) FROM reservations_changed) + (SELECT count(*) FROM entries)
+        + (SELECT count(*) FROM audit), :expected);
+
+-- name: reservation
+SELECT ROW (r.payment_id, r.wallet_id, r.request_hash, r.amount_minor, r.committed_minor, r.status,
+            r.expires_at, r.created_at, r.ended_at) AS reservation, w.currency
+  FROM reservations AS r
+  JOIN wallets AS w ON w.id = r.wallet_id
+ WHERE r.payment_id = :payment_id;
+
+-- name: expired_reservations
+-- Compared with now() and not with clock_timestamp(), which cannot use the index.
+SELECT payment_id
+  FROM reservations
+ WHERE status = 'RESERVED' AND expires_at IS NOT NULL AND expires_at <= now()
+ ORDER BY expires_at
+ LIMIT :limit;
+
+-- name: wallet_at
+-- The sums of the entries until then; a receivable is negative there. The condition starts_with()
+-- repeats the first one for the partial index that includes the amounts.
+SELECT w.id, w.owner, w.currency, w.created_at,
+       (SELECT coalesce(sum(e.amount_minor), 0)::bigint
+          FROM ledger_entries AS e
+         WHERE e.account = 'wallet:' || w.id AND starts_with(e.account, 'wallet:')
+           AND e.at <= :at) AS balance_minor,
+       (SELECT -coalesce(sum(e.amount_minor), 0)::bigint
+          FROM ledger_entries AS e
+         WHERE e.account = 'receivable:' || w.id AND e.at <= :at) AS receivable_minor
+  FROM wallets AS w
+ WHERE w.id = :id;
+
+-- name: entries
+-- The newest entries of these accounts below an id. Each account is read separately, in index order,
+-- no further than needed.
+SELECT e.id, e.movement_id, e.account, e.amount_minor, e.currency, e.payment_id, e.reservation, e.at
+  FROM unnest(:accounts::text[]) AS wanted (account)
+ CROSS JOIN LATERAL (
+     SELECT *
+       FROM ledger_entries AS e
+      WHERE e.account = wanted.account AND e.id < :before
+      ORDER BY e.account DESC, e.id DESC
+      LIMIT :limit) AS e
+ ORDER BY e.id DESC
+ LIMIT :limit;
+
+-- name: wallet_sums
+-- A page of wallets with the sums of their entries and reservations, in one snapshot.
+SELECT w.id, w.currency, w.balance_minor, w.receivable_minor, w.reserved_minor,
+       (SELECT coalesce(sum(e.amount_minor), 0)::bigint
+          FROM ledger_entries AS e
+         WHERE e.account = 'wallet:' || w.id
+           AND starts_with(e.account, 'wallet:')) AS balance_expected,
+       (SELECT -coalesce(sum(e.amount_minor), 0)::bigint
+          FROM ledger_entries AS e
+         WHERE e.account = 'receivable:' || w.id) AS receivable_expected,
+       (SELECT coalesce(sum(r.amount_minor), 0)::bigint
+          FROM reservations AS r
+         WHERE r.wallet_id = w.id AND r.status = 'RESERVED') AS reserved_expected
+  FROM (SELECT *
+          FROM wallets
+         WHERE id > :after
+         ORDER BY id
+         LIMIT :limit) AS w
+ ORDER BY w.id;
+
+-- name: unbalanced_movements
+-- Movements that do not sum to zero within a page of entries: because the page cuts them, or because
+-- they are wrong.
+WITH page AS (
+    SELECT id, movement_id, currency, amount_minor
+      FROM ledger_entries
+     WHERE id > :after
+     ORDER BY id
+     LIMIT :limit
+)
+SELECT ARRAY(SELECT ROW (movement_id, currency, sum(amount_minor)::bigint, min(id))
+               FROM page
+              GROUP BY movement_id, currency
+             HAVING sum(amount_minor) <> 0) AS movements,
+       (SELECT max(id) FROM page) AS last_id;
+
+-- name: movement_sum
+-- One statement writes all entries of a movement, so their ids are near each other.
+SELECT coalesce(sum(amount_minor), 0)::bigint AS minor
+  FROM ledger_entries
+ WHERE id BETWEEN :first_id AND :last_id
+   AND movement_id = :movement_id
+   AND currency = :currency;
+
+-- name: ledger_size
+SELECT (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'wallets'::regclass)
+           AS wallets,
+       (SELECT coalesce(max(id), 0) FROM ledger_entries) AS entries;

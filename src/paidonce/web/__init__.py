@@ -1,1 +1,0 @@
-"""HTTP: the hot path for deliveries, and the operators' API beside it."""

@@ -1,0 +1,31 @@
+"""The alerts that are shipped ask for numbers that there are."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from paidonce import telemetry
+from paidonce.telemetry.metrics import Measure
+
+RULES: Final = Path(__file__).parents[2] / "examples/prometheus/bus.rules.yml"
+GAUGES: Final = {one.name for one in vars(telemetry).values() if isinstance(one, Measure)}
+
+
+def test_every_alert_asks_for_gauges_that_are_measured() -> None:
+    """OBS-3: gauges, because a counter that is new has not grown."""
+    rules = re.findall(
+        r"- alert: (\w+)\n\s+expr: (.*?)\n +(?:for|labels):", RULES.read_text(), re.S
+    )
+    asked = {
+        name: set(re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", re.sub(r"by \(.*?\)", "", expression)))
+        for name, expression in rules
+    }
+    assert asked == {
+        "PaidonceNotPublished": {"bus_unpublished_oldest_seconds"},
+        "PaidonceGroupFallsBehind": {"bus_lag"},
+        "PaidonceGroupNotSeen": {"bus_inactive_seconds"},
+        "PaidonceDeadMessages": {"bus_dead_letters"},
+        "PaidonceWalletPaymentsInReview": {"wallet_payments_review"},
+        "PaidonceCallbacksGivenUp": {"gateway_callbacks_dead"},
+    }
+    assert set().union(*asked.values()) <= GAUGES
