@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -22,10 +21,13 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from tests.support.kafka_artifacts import VERSION, NoArtifactsError, kafka_jars
+from tests.support.tools import free_port
 
 BOOTSTRAP_VARIABLE: Final = "KAFKA_BOOTSTRAP"
-START_TIMEOUT_S: Final = 90.0
+START_TIMEOUT_S: Final = 240.0
+START_ATTEMPTS: Final = 3
 STOP_TIMEOUT_S: Final = 20.0
+LOG_WARNINGS: Final = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 LOOK_AGAIN_S: Final = 0.1
 CLUSTER: Final = "paidonceTestsCluster00"
 """22 characters of base64, which is what an id of a cluster is."""
@@ -56,6 +58,10 @@ broker.session.timeout.ms=2000
 broker.heartbeat.interval.ms=200
 log.cleaner.enable=false
 """
+
+
+class BrokerStartError(Exception):
+    """The broker ended, or did not answer in time. The message has its log."""
 
 
 class Broker(Protocol):
@@ -104,15 +110,30 @@ class OwnBroker:
         self._jars = jars
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        port, controller = _free_ports(2)
-        self.bootstrap = f"127.0.0.1:{port}"
-        self.told = f"Apache Kafka {VERSION}, one node"
-        text = _PROPERTIES.format(port=port, controller=controller, folder=folder)
         self._properties = folder / "server.properties"
-        self._properties.write_text(text, encoding="utf-8")
+        self.bootstrap = ""
+        self.told = f"Apache Kafka {VERSION}, one node"
 
-    def format(self) -> None:
-        """Make its storage."""
+    def start_on_free_ports(self) -> None:
+        """Start it for the first time. Another process may take a port just before."""
+        for attempts_left in reversed(range(START_ATTEMPTS)):
+            self._format()
+            try:
+                self.start()
+            except BrokerStartError:
+                self.end()
+                if not attempts_left:
+                    raise
+            else:
+                return
+
+    def _format(self) -> None:
+        """Choose ports and make empty storage."""
+        port, controller = free_port(), free_port()
+        self.bootstrap = f"127.0.0.1:{port}"
+        text = _PROPERTIES.format(port=port, controller=controller, folder=self._folder)
+        self._properties.write_text(text, encoding="utf-8")
+        shutil.rmtree(self._folder / "data", ignore_errors=True)
         options = ("format", "-t", CLUSTER, "-c", str(self._properties))
         command = self._java("128m", "kafka.tools.StorageTool", *options)
         subprocess.run(command, check=True, timeout=START_TIMEOUT_S, capture_output=True)
@@ -142,7 +163,8 @@ class OwnBroker:
                 time.sleep(LOOK_AGAIN_S)
             else:
                 return
-        raise AssertionError(f"Kafka did not start:\n{(self._folder / 'log').read_text()}")
+        code, log = self._running.poll(), (self._folder / "log").read_text()
+        raise BrokerStartError(f"Kafka did not start (exit code {code}):\n{log}")
 
     def kill(self) -> None:
         """Without a goodbye."""
@@ -167,7 +189,7 @@ class OwnBroker:
         return self._process
 
     def _java(self, heap: str, main: str, *arguments: str) -> list[str]:
-        quick = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+        quick = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", LOG_WARNINGS)
         return ["java", f"-Xmx{heap}", *quick, "-cp", f"{self._jars}/*", main, *arguments]
 
 
@@ -192,8 +214,7 @@ def own_broker(jars: Path) -> Iterator[OwnBroker]:
     folder = Path(tempfile.mkdtemp(prefix="paidonce-kafka-"))
     broker = OwnBroker(jars, folder)
     try:
-        broker.format()
-        broker.start()
+        broker.start_on_free_ports()
         yield broker
     finally:
         broker.end()
@@ -203,12 +224,3 @@ def own_broker(jars: Path) -> Iterator[OwnBroker]:
 def fresh_name(name: str) -> str:
     """A name that no other test uses: one broker serves them all."""
     return f"{name}-{uuid4().hex[:8]}"
-
-
-def _free_ports(number: int) -> list[int]:
-    """Ports that are free now, and no two the same."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports

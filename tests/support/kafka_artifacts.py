@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Final
 
 VERSION: Final = "4.2.0"
+LOGGER_VERSION: Final = "1.7.36"
+"""The version of slf4j that Kafka uses. It writes the log of a broker that does not start."""
 FETCH_TIMEOUT_S: Final = 240.0
 REMEMBER_FAILURE_S: Final = 600.0
 """So that a run without a network waits for it once, and not in each of its workers."""
@@ -23,6 +25,10 @@ _POM: Final = f"""<project>
     <dependency>
       <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
       <version>{VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId>
+      <version>{LOGGER_VERSION}</version>
     </dependency>
   </dependencies>
 </project>
@@ -37,7 +43,7 @@ def kafka_jars() -> Path:
     """The folder with the jars. Raises NoArtifactsError."""
     if shutil.which("java") is None:
         raise NoArtifactsError("there is no java")
-    folder = _cache() / f"kafka-{VERSION}"
+    folder = _cache() / f"kafka-{VERSION}-slf4j-{LOGGER_VERSION}"
     if folder.is_dir():
         return folder
     if shutil.which("mvn") is None:

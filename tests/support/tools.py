@@ -1,9 +1,11 @@
 """What several flow tests need: storms of deliveries, rows, commands, waiting."""
 
 import asyncio
+import contextlib
 import http.client
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from tests.support.service import Reply, Service, signature
 Row = dict[str, Any]
 T = TypeVar("T")
 
+PORTS_BELOW_EPHEMERAL: Final = range(20_000, 32_000)
 PROBLEM_FIELDS: Final = {"type", "title", "status", "code", "detail", "request_id"}
 
 
@@ -166,8 +169,9 @@ for folder in sorted(pathlib.Path.cwd().iterdir()):
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A port that nobody listens on, and that no outgoing connection gets before it is used."""
+    for port in random.sample(PORTS_BELOW_EPHEMERAL, len(PORTS_BELOW_EPHEMERAL)):
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port")
