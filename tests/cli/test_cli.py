@@ -210,5 +210,5 @@ def test_the_demo_takes_its_database_along_when_it_ends(folder: Path) -> None:
     assert _databases(folder)
     demo.process.terminate()
     code = demo.process.wait(15)
-    assert until(lambda: _databases(folder) == [], 5), "the embedded database was left running"
+    assert until(lambda: _databases(folder) == []), "the embedded database was left running"
     assert code == 0

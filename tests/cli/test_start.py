@@ -150,9 +150,9 @@ def test_variables_override_the_file_and_secrets_come_from_outside(
         )
     service = Service(tmp_path, process, port)
     try:
-        assert until(lambda: _is_there(port) or process.poll() is not None, 20)
+        assert until(lambda: _is_there(port) or process.poll() is not None)
         assert process.poll() is None, (tmp_path / "stdout").read_text()
-        assert until(lambda: service.request("GET", "/readyz").http == 200, 20)
+        assert until(lambda: service.request("GET", "/readyz").http == 200)
         service.user("env@example.com")
         for number, secret in enumerate(("from-the-environment", "from-a-file")):
             said = paid(f"env-{number}", email="env@example.com")

@@ -40,7 +40,7 @@ class Load:
             thread.start()
 
     def _send(self, sender: int) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self.service.port, timeout=15)
+        connection = http.client.HTTPConnection("127.0.0.1", self.service.port, timeout=60)
         for number in range(100_000):
             payment = f"load-{sender}-{number}"
             self.sent.append(payment)
@@ -56,7 +56,7 @@ class Load:
         connection.close()
 
     def wait_for(self, acknowledged: int) -> None:
-        assert until(lambda: len(self.acknowledged) >= acknowledged, 30)
+        assert until(lambda: len(self.acknowledged) >= acknowledged)
 
     def join(self) -> None:
         for thread in self.threads:
@@ -99,11 +99,11 @@ def stopped(shared: Shared) -> Stopped:
     """SIGTERM while twenty requests are half sent, others whole, and a connection idles."""
     service = shared.service
     service.user(EMAIL)
-    idle = socket.create_connection(("127.0.0.1", service.port), timeout=10)
+    idle = socket.create_connection(("127.0.0.1", service.port), timeout=60)
     begun = []
     for number in range(20):
         body = json.dumps(paid(f"begun-{number}", email=EMAIL)).encode()
-        connection = socket.create_connection(("127.0.0.1", service.port), timeout=15)
+        connection = socket.create_connection(("127.0.0.1", service.port), timeout=60)
         connection.sendall(_head(body) + body[:20])
         begun.append((connection, body[20:]))
     load = Load(service)
@@ -111,7 +111,7 @@ def stopped(shared: Shared) -> Stopped:
 
     stopped_s = time.monotonic()
     service.process.send_signal(signal.SIGTERM)
-    until(lambda: not _listens(service.port), 5)
+    until(lambda: not _listens(service.port))
     for connection, rest in begun:
         with suppress(OSError):
             connection.sendall(rest)
@@ -171,7 +171,7 @@ async def test_what_waits_for_the_database_at_sigterm_is_finished_and_answered(
     assert service.request("GET", "/healthz").http == 200
 
     service.process.send_signal(signal.SIGTERM)
-    assert until(lambda: not _listens(service.port), 5), "it still takes new connections"
+    assert until(lambda: not _listens(service.port)), "it still takes new connections"
     await held.rollback()
     await blocker.close()
     answers = [_until_closed(connection) for connection in sockets]
@@ -226,7 +226,7 @@ async def test_a_start_that_is_under_way_ends_cleanly_at_sigterm(
     while await blocker.fetchval(waiting) == 0:
         assert time.monotonic() < deadline_s, "it does not wait"
     process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=15)
+    _, told = process.communicate(timeout=60)
     await blocker.close()
     assert process.returncode == 0, told.decode()
     assert b"running at" not in told
@@ -238,7 +238,7 @@ def _twenty_requests(service: Service) -> list[socket.socket]:
     sockets = []
     for number in range(20):
         body = json.dumps(paid(f"held-{number}", email=EMAIL)).encode()
-        connection = socket.create_connection(("127.0.0.1", service.port), timeout=15)
+        connection = socket.create_connection(("127.0.0.1", service.port), timeout=60)
         connection.sendall(_head(body).replace(b"\r\n", b"\r\nexpect: 100-continue\r\n", 1))
         assert connection.recv(1024) == b"HTTP/1.1 100 Continue\r\n\r\n"  # it has the headers
         connection.sendall(body)

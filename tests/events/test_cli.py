@@ -90,7 +90,7 @@ class Watching:
                 [sys.executable, "-m", "paidonce", *arguments],
                 cwd=folder, env={**os.environ, "NO_COLOR": "1"}, stdout=out, stderr=err,
             )  # fmt: skip
-        assert until(lambda: "Ctrl-C" in self.err.read_text(), 30), self.err.read_text()
+        assert until(lambda: "Ctrl-C" in self.err.read_text()), self.err.read_text()
 
     def lines(self) -> list[Any]:
         text = self.out.read_text()

@@ -12,7 +12,7 @@ from typing import Final
 from paidonce.db.embedded.server import EmbeddedPostgres
 from tests.support.memory_folder import make_memory_folder
 
-DEADLINE_S: Final = 30.0
+DEADLINE_S: Final = 120.0
 LOOK_AGAIN_S: Final = 0.01
 
 

@@ -24,7 +24,7 @@ SIBLINGS_EVERY: Final = 10  # so often a payment is told of by a second event
 MONTH: Final = timedelta(days=30)
 CLOCKS_APART: Final = timedelta(seconds=5)
 MAX_TOLD: Final = 20
-SETTLE_TIMEOUT_S: Final = 30.0
+SETTLE_TIMEOUT_S: Final = 120.0
 LOOK_AGAIN_S: Final = 0.05
 WORDS: Final = ("success", "duplicate", "accepted")
 

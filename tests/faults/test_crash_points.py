@@ -21,7 +21,7 @@ from tests.support.service import BASIC, Service, started_service
 USERS: Final = [f"crash-{number}@example.com" for number in range(4)]
 EVENTS_OF_LATE_USERS: Final = 50
 EVENTS: Final = 3_000  # more than are needed to reach the moment
-DEATH_TIMEOUT_S: Final = 30.0
+DEATH_TIMEOUT_S: Final = 120.0
 MODES: Final = ("inline", "queued")
 ELSEWHERE: Final = (
     CrashPoint.CREATED,

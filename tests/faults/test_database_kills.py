@@ -22,7 +22,7 @@ from tests.support.service import Service, started_service
 USERS: Final = [f"away-{number}@example.com" for number in range(4)]
 EVENTS_A_ROUND: Final = 150
 TURNED_AWAY: Final = 20  # so many answers 503 are waited for before the database comes back
-RETURN_TIMEOUT_S: Final = 30.0
+RETURN_TIMEOUT_S: Final = 120.0
 EVENTS_A_CUT: Final = 200  # more than can be sent at this pace
 PAUSE_S: Final = 0.1
 CUT_EVERY_S: Final = 0.2

@@ -29,7 +29,7 @@ secrets = ["{SECRET}"]
 MAX_KEPT: Final = 60
 """How much evidence one address leaves in a minute."""
 CONNECTIONS: Final = 16
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 120.0
 
 
 @dataclass(slots=True)

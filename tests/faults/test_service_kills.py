@@ -119,7 +119,7 @@ POINTS: Final = (
     CrashPoint.ANSWER_SAVED,
 )
 PAYMENTS_A_POINT: Final = 40
-DEATH_TIMEOUT_S: Final = 60.0
+DEATH_TIMEOUT_S: Final = 120.0
 SIGKILLED: Final = -9
 
 

@@ -217,7 +217,7 @@ def test_several_processes_and_workers_handle_each_once(
     service = start_service(CONFIG, arguments=["--processes", "2"], **own)
     service.user("buyer@example.com")
     assert {reply.http for reply in deliver(service, 40)} == {200}
-    assert until(lambda: noted(database_url) == 40, 20)
+    assert until(lambda: noted(database_url) == 40)
 
 
 def test_payments_of_a_new_user_are_handled_before_the_response(

@@ -248,7 +248,7 @@ def test_a_body_that_is_sent_too_slowly_is_given_up(shared: Shared) -> None:
     assert is_problem(_exchange(shared.service, head + body[:-1]), 408)
     assert 0.9 <= time.monotonic() - started_s < 4
 
-    with socket.create_connection(("127.0.0.1", shared.service.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", shared.service.port), timeout=60) as connection:
         connection.sendall(head)
         said = _drip(connection, body)
     assert said.startswith(b"HTTP/1.1 408"), said
@@ -260,7 +260,7 @@ def test_headers_that_are_sent_too_slowly_are_given_up(shared: Shared) -> None:
     started_s = time.monotonic()
     said = _raw(shared.service, b"POST /webhooks/payments HTTP/1.1\r\nhost: x\r\n")
     assert said == b"" or said.startswith(b"HTTP/1.1 408"), said
-    with socket.create_connection(("127.0.0.1", shared.service.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", shared.service.port), timeout=60) as connection:
         said = _drip(connection, b"POST /webhooks/payments HTTP/1.1\r\nhost: x\r\na: " + b"b" * 99)
     assert said == b"" or said.startswith(b"HTTP/1.1 408"), said
     assert time.monotonic() - started_s < 8
@@ -288,7 +288,7 @@ def _head(method: str, path: str, headers: dict[str, str]) -> bytes:
 
 def _raw(service: Service, sent: bytes) -> bytes:
     """Send bytes, and read until the server closes or an answer is whole."""
-    with socket.create_connection(("127.0.0.1", service.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=60) as connection:
         with suppress(ConnectionResetError, BrokenPipeError):
             connection.sendall(sent)
         said = b""

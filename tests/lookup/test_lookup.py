@@ -453,7 +453,7 @@ async def test_the_number_of_concurrent_lookups_is_limited(
     await stored(looking, *names)
     lookup_worker = asyncio.create_task(asker.run_once())
     while gateway.under_way < MAX_OF_SOURCE:
-        await asyncio.wait_for(gateway.someone_asks.wait(), 5)
+        await asyncio.wait_for(gateway.someone_asks.wait(), 120)
         gateway.someone_asks.clear()
     gateway.silent.set()
     assert await lookup_worker == gateway.most_under_way == MAX_OF_SOURCE

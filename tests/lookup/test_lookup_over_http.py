@@ -90,7 +90,7 @@ async def test_the_service_applies_looked_up_payments(shop: Shop) -> None:
     await create(service, "p")
     reply = await deliver(service, "p")
     assert (reply.http, reply.json["status"]) == (200, "accepted")
-    await asyncio.wait_for(shop.gateway.someone_asks.wait(), 5)
+    await asyncio.wait_for(shop.gateway.someone_asks.wait(), 120)
     shop.gateway.silent.set()
     assert await shop.until_applied(1)
     again = await deliver(service, "p")
@@ -119,7 +119,7 @@ async def test_of_two_services_one_looks_up_and_the_other_takes_over(shop: Shop)
     first = await shop.start()
     await create(first, "p")
     assert (await deliver(first, "p")).http == 200
-    await asyncio.wait_for(shop.gateway.someone_asks.wait(), 5)
+    await asyncio.wait_for(shop.gateway.someone_asks.wait(), 120)
     await shop.start()
     assert shop.gateway.asked == {"p": 1}
     del shop.gateway.scripts["p"]
@@ -136,7 +136,7 @@ async def test_a_slow_gateway_does_not_delay_the_shutdown(shop: Shop) -> None:
     service = await shop.start()
     await create(service, "p")
     await deliver(service, "p")
-    await asyncio.wait_for(shop.gateway.someone_asks.wait(), 5)
+    await asyncio.wait_for(shop.gateway.someone_asks.wait(), 120)
     started_s = time.monotonic()
     assert await asyncio.to_thread(service.end) == 0
     assert time.monotonic() - started_s < 5

@@ -48,7 +48,7 @@ def start(start_service: StartService, receiver: Receiver) -> Start:
 
 
 async def heard(receiver: Receiver, number: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while len(receiver.heard) < number:
             await asyncio.sleep(0.02)
 

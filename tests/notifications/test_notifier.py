@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
+from paidonce import telemetry
 from paidonce.core.events import EventId, PaymentId
 from paidonce.core.notifications import NotificationKind
 from paidonce.db.pool import Database
@@ -19,7 +20,11 @@ from paidonce.notifications import digest
 from paidonce.notifications import notifier as notifications_notifier
 from paidonce.notifications import store as notifications_store
 from paidonce.notifications.channels import Channel, load_channels, routes
-from paidonce.notifications.model import Notification, PendingNotification
+from paidonce.notifications.model import (
+    Notification,
+    NotificationMessage,
+    PendingNotification,
+)
 from paidonce.notifications.notifier import ROLE, Notifier
 from paidonce.runtime import leader as leader_module
 from paidonce.runtime.leader import Leader
@@ -238,7 +243,7 @@ async def test_a_channel_that_hangs_does_not_delay_others(
         notifier = office.notifier
         monkeypatch.setattr(notifications_notifier, "POLL_S", 0.01)
         running = asyncio.create_task(notifier.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while len(receiver.heard) < 3:
                 await office.pass_time(1)
                 await office.notify(NotificationKind.CONFLICT)
@@ -247,6 +252,35 @@ async def test_a_channel_that_hangs_does_not_delay_others(
         notifier.finish()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+class BrokenSender:
+    """Fails in a way that nobody has foreseen."""
+
+    async def send(self, message: NotificationMessage) -> str:
+        raise RuntimeError("a defect")
+
+
+async def test_a_channel_that_raises_does_not_stop_the_others(
+    office: Office, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OBS-5 OPS-3: its failures are counted, and the notifier is degraded."""
+    webhook(office, receiver, "broken")
+    office.channels["broken"] = replace(office.channels["broken"], sender=BrokenSender())
+    webhook(office, receiver, "good", every_s=1)
+    monkeypatch.setattr(notifications_notifier, "POLL_S", 0.01)
+    counted = telemetry.total(telemetry.SERVICE_CRASHES)
+    notifier = office.notifier
+    running = asyncio.create_task(notifier.run())
+    async with asyncio.timeout(120):
+        while len(receiver.heard) < 2 or not notifier.is_degraded:
+            await office.notify(NotificationKind.CONFLICT)
+            await office.pass_time(1)
+            await asyncio.sleep(0.01)
+    notifier.finish()
+    await running
+    assert telemetry.total(telemetry.SERVICE_CRASHES) > counted
+    assert ("broken", "SENT") not in {one[:2] for one in await office.messages()}
 
 
 async def test_one_process_at_a_time_sends_notifications(
@@ -263,7 +297,7 @@ async def test_one_process_at_a_time_sends_notifications(
         assert receiver.heard == []
     notifiers = [office.notifier for _ in range(3)]
     running = [asyncio.create_task(one.run()) for one in notifiers]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while not await office.messages():
             await asyncio.sleep(0.01)
     for one in notifiers:

@@ -56,7 +56,7 @@ def test_an_order_and_its_payment_find_each_other(
         assert shop.balance(wallet) == ("990.00", "0.00")
     if kind == "subscription":
         assert period_end(shop.service, user["id"]) > datetime.now(UTC) + timedelta(days=29)
-    assert until(lambda: _all_finished(shop, reference), 5)
+    assert until(lambda: _all_finished(shop, reference))
 
 
 def _all_finished(shop: Shop, reference: str) -> bool:
@@ -96,7 +96,7 @@ def test_an_order_of_somebody_who_is_no_user_yet_is_paid_when_he_is_one(shop: Sh
     assert shop.status(reference) == "PAID"
     assert shop.payment(payment)["user_id"] == user["id"]
     assert period_end(shop.service, user["id"]) > datetime.now(UTC) + timedelta(days=29)
-    assert until(lambda: _all_finished(shop, reference), 5)
+    assert until(lambda: _all_finished(shop, reference))
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_a_payment_before_its_user_is_applied_when_the_user_is_created(shared: S
     end = datetime.fromisoformat(subscription["current_period_end"])
     assert before + timedelta(days=30) <= end <= datetime.now(UTC) + timedelta(days=30)
     # A worker may have had the event in hand, because it was redelivered; it comes back to it.
-    assert until(lambda: _is_processed(service, answer.json["event_id"]), 5)
+    assert until(lambda: _is_processed(service, answer.json["event_id"]))
     payment = _payment(service, "early")
     assert payment["applied_at"] is not None
     assert payment["review"] is None
@@ -195,7 +195,7 @@ def test_a_later_event_brings_the_missing_address(shared: Shared) -> None:
     assert payment["user_id"] == user["id"]
     assert payment["applied_at"] is not None
     assert payment["review"] is None
-    assert until(lambda: _is_processed(service, first.json["event_id"]), 5)
+    assert until(lambda: _is_processed(service, first.json["event_id"]))
     assert period_end(service, user["id"]) < datetime.now(UTC) + timedelta(days=31)
 
 
@@ -210,5 +210,5 @@ def test_a_later_event_brings_the_address_of_a_user_who_comes_even_later(shared:
     user = service.user("latest@example.com")
     assert period_end(service, user["id"]) < datetime.now(UTC) + timedelta(days=31)
     for answer in answers:
-        found = until(lambda answer=answer: _is_processed(service, answer.json["event_id"]), 5)  # type: ignore[misc]
+        found = until(lambda answer=answer: _is_processed(service, answer.json["event_id"]))  # type: ignore[misc]
         assert found

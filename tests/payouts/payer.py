@@ -12,7 +12,7 @@ from tests.support.service import Reply, Service
 from tests.support.tools import Row, rows
 
 POLL_S: Final = 0.02
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 120.0
 CURRENCY: Final = "RUB"
 SOURCES: Final = f"""
 environment = "development"

@@ -262,7 +262,7 @@ async def test_expired_and_timely_deliveries_at_once_apply_it_once(shop: Stage) 
 
     async def process(item: Incoming | Rejected) -> None:
         processor = Processor(shop.database, shop.rules)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while (await processor.process([item])).results[0].kind is ResultKind.LOCKED:
                 pass
         await processor.close()

@@ -146,7 +146,7 @@ async def test_a_dead_letter_is_notified_with_its_attempt(
     # What it means cannot be read any more: it fails by itself when it is tried again.
     await shop.rows("UPDATE webhook_events SET raw_body = '[]'")
     worker = Worker(shop.database, shop.rules)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while not await told(shop):
             await worker.run_once()
     await worker.close()

@@ -226,7 +226,7 @@ def test_a_failed_lookup_is_retried(korea: Korea, source: str, trouble: Trouble)
     assert korea.outcome_of(reply) == ("FAILED_RETRYABLE", "PROVIDER_UNREACHABLE")
     assert korea.effect(reference) == ("PENDING", "PENDING")
     assert post(korea.shop, source, delivery).json["status"] == "duplicate"
-    assert until(lambda: korea.effect(reference) == ("PAID", "CONFIRMED"), 20)
+    assert until(lambda: korea.effect(reference) == ("PAID", "CONFIRMED"))
     assert korea.outcome(reply.json["event_id"]) == ("PROCESSED", None)
 
 

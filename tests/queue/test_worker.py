@@ -386,7 +386,7 @@ async def test_a_new_worker_is_guarded_first_and_then_claims_batches(
     running = asyncio.create_task(worker.run())
     await _until_empty(shop)
     worker.finish()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 120)
     assert await applied(shop) == number
     (version,) = await shop.rows("SELECT version FROM subscriptions WHERE user_id = $1", user_id)
     assert version["version"] < number, "the last ones were a batch"

@@ -486,7 +486,7 @@ async def test_one_process_at_a_time_reconciles_a_source_and_replaces_a_dead_one
             assert await reconciliation_store.begin(connection, korea.source.id) is not None
         assert await korea.reconciler.run_once() == 0
         assert (await korea.services.reconciliations.get(started.id)).status == "RUNNING"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while await korea.reconciler.run_once() == 0:
             pass
     report = await korea.services.reconciliations.get(started.id)
@@ -510,7 +510,7 @@ async def test_a_stopped_run_is_left_to_the_next_process(korea: Korea) -> None:
     korea.gateway.delay(LIST, 60)
     started = await korea.start()
     work = asyncio.create_task(korea.reconciler.run_once())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while korea.gateway.calls[LIST] == 0:
             await asyncio.sleep(0.01)
     work.cancel()

@@ -69,7 +69,7 @@ class Korea:
 
     def finished(self, run_id: str) -> Any:
         path = f"/reconciliations/{run_id}"
-        assert until(lambda: self.service.api("GET", path).json["finished_at"], 30)
+        assert until(lambda: self.service.api("GET", path).json["finished_at"])
         return self.service.api("GET", path).json
 
     def statuses(self, *names: str) -> set[str]:
@@ -170,7 +170,7 @@ def test_a_killed_run_is_repeated_with_the_same_result(
     for name in names[3:]:
         gateway.delay(name, 60)
     process = begun(korea.service.folder)
-    assert until(lambda: korea.statuses(*names[:3]) == {"PAID"}, 30)
+    assert until(lambda: korea.statuses(*names[:3]) == {"PAID"})
     process.send_signal(signal.SIGKILL)
     process.wait(10)
     for name in names[3:]:
@@ -203,7 +203,7 @@ def test_a_source_with_a_timer_is_reconciled(
     """PAY-9: by a worker, once, and one without is not."""
     timer = "reconcile_every_h = 24\nreconcile_days = 60"
     korea = opened(start_service, gateway, timer=timer)
-    assert until(lambda: items(korea.service, "/reconciliations"), 30)
+    assert until(lambda: items(korea.service, "/reconciliations"))
     (run,) = items(korea.service, "/reconciliations")
     assert (run["source"], run["actor"]) == ("kr", "timer")
     assert korea.finished(run["id"])["status"] == "DONE"

@@ -225,9 +225,9 @@ async def test_slow_handlers_leave_connections_to_others(shop: Stage, processor:
     items = await dead_letters(shop, processor, *(f"p-{number}" for number in range(POOL_SIZE)))
     reprocessor = Reprocessor(shop.database, rules)
     work = [asyncio.create_task(reprocessor.reprocess(item.event_id, "tester")) for item in items]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         await called.wait()
-    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(4):
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(120):
         for _ in range(POOL_SIZE):
             await stack.enter_async_context(shop.database.connection())
     may_end.set()

@@ -243,7 +243,7 @@ def _did_not_start(folder: Path, process: Process) -> AssertionError:
 
 
 def _is_ready(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("GET", "/readyz")
         return connection.getresponse().status == 200

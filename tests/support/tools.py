@@ -84,7 +84,7 @@ def at_once(*actions: Callable[[], T]) -> list[T]:
         return list(pool.map(run, actions))
 
 
-def until(found: Callable[[], T], timeout_s: float = 10.0) -> T:
+def until(found: Callable[[], T], timeout_s: float = 120.0) -> T:
     """Ask until the answer is true, and return it; at the deadline, the last answer."""
     deadline_s = time.monotonic() + timeout_s
     while not (answer := found()) and time.monotonic() < deadline_s:
