@@ -48,10 +48,11 @@ class Query:
             tuple(self.parameters[number - 1] for number in used),
         )
 
-    def on(self, table: str, instead_of: str) -> "Query":
-        """The same query on another table with the same columns. Not for names from outside."""
-        sql = re.sub(rf"\b{instead_of}\b", table, self.sql)
-        return Query(f"{self.name}_on_{table}", sql, self.parameters)
+    def renamed(self, **names: str) -> "Query":
+        """The same query with other tables or columns. Not for names from outside."""
+        words = re.compile(rf"\b({'|'.join(names)})\b")
+        sql = words.sub(lambda found: names[found[1]], self.sql)
+        return Query(f"{self.name}_on_{'_'.join(names.values())}", sql, self.parameters)
 
     async def rows(self, connection: Connection, **values: object) -> Sequence[asyncpg.Record]:
         """All rows. A missing or surplus parameter is a KeyError or TypeError."""
@@ -60,6 +61,10 @@ class Query:
     async def row(self, connection: Connection, **values: object) -> asyncpg.Record | None:
         """The first row, or none."""
         return await connection.fetchrow(self.sql, *self._arguments(values))
+
+    async def value(self, connection: Connection, **values: object) -> Any:
+        """The first column of the first row; None if there is no row."""
+        return await connection.fetchval(self.sql, *self._arguments(values))
 
     async def run(self, connection: Connection, **values: object) -> str:
         """Run it for its effect; returns the command tag, such as `INSERT 0 1`."""
