@@ -6,17 +6,21 @@ and become $1, $2, … in the order of their first appearance.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import asyncpg
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     Connection = asyncpg.Connection[asyncpg.Record]
 else:
     Connection = asyncpg.Connection  # generic in its stubs only
+
+T = TypeVar("T", bound="DataclassInstance")
 
 Row = Mapping[str, Any]
 WrittenRow = tuple[object, ...]
@@ -75,6 +79,12 @@ class Query:
             surplus = values.keys() - set(self.parameters)
             raise TypeError(f"{self.name}: surplus parameters {sorted(surplus)}")
         return [values[name] for name in self.parameters]
+
+
+def from_row(record: type[T], row: asyncpg.Record | Row, **others: object) -> T:
+    """A record whose fields are given here, or are columns of the row. It may have more columns."""
+    names = {one.name for one in fields(record)} - others.keys()
+    return record(**{name: row[name] for name in names}, **others)
 
 
 def load_queries(module: str) -> dict[str, Query]:
