@@ -130,5 +130,5 @@ async def test_queries_do_not_read_old_messages(
 async def test_deleting_consumed_ids_reads_one_page(connection: Connection) -> None:
     """DAT-2 QRY-1"""
     values: dict[str, Any] = {"after": 0, "before": NOW, "limit": 100}
-    nodes = await explained(connection, retention.QUERIES["sweep_processed_events"], **values)
+    nodes = await explained(connection, retention.STATEMENTS["processed_events"], **values)
     assert_few(nodes, 100)

@@ -605,7 +605,7 @@ async def test_sweeping_costs_one_page(
 ) -> None:
     """DAT-2 DAT-3: whether anything in it is old or not."""
     values: dict[str, Any] = {"after": after, "before": before, "limit": PAGE}
-    nodes = await explained(pooled, retention.QUERIES[f"sweep_{name}"], warm=1, **values)
+    nodes = await explained(pooled, retention.STATEMENTS[name], warm=1, **values)
     assert "Seq Scan" not in {node["Node Type"] for node in nodes if _table(node) in LARGE}
     assert_few_rows_are_touched(nodes, PAGE)
 
@@ -618,7 +618,7 @@ async def test_sweeping_evidence_costs_one_page(pooled: Connection) -> None:
         " AND status = 'PROCESSED'"
     )
     values: dict[str, Any] = {"after": FIRST_ID, "before": first_id_at(NOW), "limit": 20}
-    nodes = await explained(pooled, retention.QUERIES["sweep_evidence"], **values)
+    nodes = await explained(pooled, retention.STATEMENTS["evidence"], **values)
     assert_no_table_is_read_through(nodes)
     assert_few_rows_are_touched(nodes, 2 * 20)
     (deleted,) = {node["Actual Rows"] for node in nodes if node.get("Operation") == "Delete"}
@@ -631,7 +631,7 @@ async def test_sweeping_keys_reads_the_blocks_it_is_told_to(
 ) -> None:
     """DAT-2 DAT-3 INB-4: no index by age is paid for by every event."""
     values: dict[str, Any] = {"after": 2, "before": before, "limit": 3}
-    nodes = await explained(pooled, retention.QUERIES["sweep_event_keys"], warm=1, **values)
+    nodes = await explained(pooled, retention.STATEMENTS["event_keys"], warm=1, **values)
     (read,) = [node for node in nodes if node.get("Relation Name") == "event_keys"
                and "Scan" in node["Node Type"]]  # fmt: skip
     assert read["Node Type"] == "Tid Range Scan"

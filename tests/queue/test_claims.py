@@ -22,7 +22,7 @@ END $$
 async def test_an_empty_claim_sends_no_further_query(shop: Stage, worker: Worker) -> None:
     """RET-4: a worker that is idle costs one question."""
     asked: list[str] = []
-    connection = await worker._connected()
+    connection = await worker._connection.get()
     with connection.query_logger(lambda one: asked.append(one.query)):
         assert await worker.run_once() == 0
     assert len([one for one in asked if "SELECT" in one]) == 1

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -176,6 +176,25 @@ class Database:
                 await self.pool.close()
         except TimeoutError:
             self.pool.terminate()
+
+
+class OwnConnection:
+    """The connection of one worker: opened when it is first needed, and again after it was lost."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Connection]]) -> None:
+        self._connect = connect
+        self._connection: Connection | None = None
+
+    async def get(self) -> Connection:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await self._connect()
+        return self._connection
+
+    def close(self) -> None:
+        """Close it at once. `get` opens another one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
 
 
 async def open_database(url: str) -> Database:

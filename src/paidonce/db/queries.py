@@ -6,17 +6,21 @@ and become $1, $2, … in the order of their first appearance.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import asyncpg
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     Connection = asyncpg.Connection[asyncpg.Record]
 else:
     Connection = asyncpg.Connection  # generic in its stubs only
+
+T = TypeVar("T", bound="DataclassInstance")
 
 Row = Mapping[str, Any]
 WrittenRow = tuple[object, ...]
@@ -48,10 +52,11 @@ class Query:
             tuple(self.parameters[number - 1] for number in used),
         )
 
-    def on(self, table: str, instead_of: str) -> "Query":
-        """The same query on another table with the same columns. Not for names from outside."""
-        sql = re.sub(rf"\b{instead_of}\b", table, self.sql)
-        return Query(f"{self.name}_on_{table}", sql, self.parameters)
+    def renamed(self, **names: str) -> "Query":
+        """The same query with other tables or columns. Not for names from outside."""
+        words = re.compile(rf"\b({'|'.join(names)})\b")
+        sql = words.sub(lambda found: names[found[1]], self.sql)
+        return Query(f"{self.name}_on_{'_'.join(names.values())}", sql, self.parameters)
 
     async def rows(self, connection: Connection, **values: object) -> Sequence[asyncpg.Record]:
         """All rows. A missing or surplus parameter is a KeyError or TypeError."""
@@ -60,6 +65,10 @@ class Query:
     async def row(self, connection: Connection, **values: object) -> asyncpg.Record | None:
         """The first row, or none."""
         return await connection.fetchrow(self.sql, *self._arguments(values))
+
+    async def value(self, connection: Connection, **values: object) -> Any:
+        """The first column of the first row; None if there is no row."""
+        return await connection.fetchval(self.sql, *self._arguments(values))
 
     async def run(self, connection: Connection, **values: object) -> str:
         """Run it for its effect; returns the command tag, such as `INSERT 0 1`."""
@@ -70,6 +79,12 @@ class Query:
             surplus = values.keys() - set(self.parameters)
             raise TypeError(f"{self.name}: surplus parameters {sorted(surplus)}")
         return [values[name] for name in self.parameters]
+
+
+def from_row(record: type[T], row: asyncpg.Record | Row, **others: object) -> T:
+    """A record whose fields are given here, or are columns of the row. It may have more columns."""
+    names = {one.name for one in fields(record)} - others.keys()
+    return record(**{name: row[name] for name in names}, **others)
 
 
 def load_queries(module: str) -> dict[str, Query]:

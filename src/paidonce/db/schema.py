@@ -1,9 +1,10 @@
 """The schema of a database: its migrations and its monthly partitions."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection, load_queries
@@ -60,25 +61,28 @@ async def ensure_partitions(connection: Connection, now: datetime) -> list[str]:
         existing = {row["relname"] for row in await QUERIES["partition_names"].rows(connection)}
         missing = [month for month in _months(now) if partition_name(month) not in existing]
         for month in missing:
-            name = partition_name(month)
-            first, end = first_id_at(month), first_id_at(next_month(month))
             await connection.execute(
-                f"CREATE TABLE IF NOT EXISTS {name} (LIKE webhook_events INCLUDING DEFAULTS "
-                f"INCLUDING CONSTRAINTS INCLUDING INDEXES)"
+                f"CREATE TABLE IF NOT EXISTS {partition_name(month)} (LIKE webhook_events "
+                f"INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES)"
             )
-            await connection.execute(
-                f"ALTER TABLE webhook_events ATTACH PARTITION {name} "
-                f"FOR VALUES FROM ('{first}') TO ('{end}')"
-            )
+            await attach_partition(connection, month)
     return [partition_name(month) for month in missing]
 
 
+async def attach_partition(connection: Connection, month: datetime) -> None:
+    """Make the table of a month a partition again, or for the first time."""
+    first, end = id_range(month)
+    await connection.execute(
+        f"ALTER TABLE webhook_events ATTACH PARTITION {partition_name(month)} "
+        f"FOR VALUES FROM ('{first}') TO ('{end}')"
+    )
+
+
 async def _current_revision(connection: Connection) -> str | None:
-    table = await QUERIES["has_revisions"].row(connection)
-    if table is None or not table["is_there"]:
+    if not await QUERIES["has_revisions"].value(connection):
         return None
-    row = await QUERIES["current_revision"].row(connection)
-    return row["version_num"] if row else None
+    revision: str | None = await QUERIES["current_revision"].value(connection)
+    return revision
 
 
 def _refuse_newer(current: str | None) -> None:
@@ -91,8 +95,8 @@ def _refuse_newer(current: str | None) -> None:
 
 def _months(now: datetime) -> Iterator[datetime]:
     month = now.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    yield _previous_month(month)
-    for _ in range(MONTHS_AHEAD + 1):
+    month = (month - timedelta(days=1)).replace(day=1)
+    for _ in range(MONTHS_AHEAD + 2):
         yield month
         month = next_month(month)
 
@@ -102,13 +106,11 @@ def next_month(month: datetime) -> datetime:
     return month.replace(year=month.year + month.month // 12, month=month.month % 12 + 1)
 
 
-def _previous_month(month: datetime) -> datetime:
-    return month.replace(
-        year=month.year - (month.month == 1),
-        month=12 if month.month == 1 else month.month - 1,
-    )
-
-
 def partition_name(month: datetime) -> str:
     """The name of the partition of a month."""
     return f"webhook_events_{month:%Y_%m}"
+
+
+def id_range(month: datetime) -> tuple[UUID, UUID]:
+    """The first id of a month, and the first of the next one."""
+    return first_id_at(month), first_id_at(next_month(month))

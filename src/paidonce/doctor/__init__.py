@@ -4,12 +4,12 @@ Each check is a function that returns its result. A check that depends on a fail
 an exception inside a check is a result too.
 """
 
-from functools import partial
 from pathlib import Path
 
 from paidonce.doctor import database, machine
-from paidonce.doctor.checks import CheckResult, CheckState, one_line, run_check, skipped
+from paidonce.doctor.checks import CheckResult, CheckState, refused, skipped
 from paidonce.errors import ConfigurationError
+from paidonce.settings import config_path, load_settings
 
 __all__ = ["CheckResult", "CheckState", "examine"]
 
@@ -17,12 +17,8 @@ __all__ = ["CheckResult", "CheckState", "examine"]
 async def examine(config: Path | None = None) -> list[CheckResult]:
     """Run every check. Raises nothing."""
     try:
-        world = machine.read(config)
+        world = machine.Installation(load_settings(config), config_path(config))
     except (ConfigurationError, OSError) as error:
-        names = [*machine.CHECKS.keys(), *database.CHECKS]
-        wrong = CheckResult(
-            names[0], CheckState.PROBLEM, one_line(error), "correct the setting that it names"
-        )
-        return [wrong, *skipped(names[1:], "the configuration cannot be read")]
-    here = [run_check(name, partial(check, world)) for name, check in machine.CHECKS.items()]
-    return here + await database.examine_database(world.settings)
+        first, *others = [*machine.CHECKS, *database.CHECKS]
+        return [refused(error, first), *skipped(others, "the configuration cannot be read")]
+    return machine.examine(world) + await database.examine(world.settings)

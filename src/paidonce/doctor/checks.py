@@ -1,10 +1,10 @@
-"""Results of checks, and how a check runs without a traceback."""
+"""Results of checks."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from paidonce.errors import DatabaseUnavailableError, PaidonceError
+from paidonce.errors import DatabaseUnavailableError
 
 
 class CheckState(StrEnum):
@@ -18,7 +18,7 @@ class CheckState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One check: its name, what was found, and what to do."""
+    """One check: its name (given when it has run), what was found, and what to do."""
 
     name: str
     state: CheckState
@@ -26,39 +26,36 @@ class CheckResult:
     remedy: str = ""
 
 
-def run_check(name: str, check: Callable[[], CheckResult]) -> CheckResult:
-    """Run a check; an exception is its result."""
-    try:
-        return check()
-    except (PaidonceError, OSError) as error:
-        return CheckResult(
-            name, CheckState.PROBLEM, one_line(error), "correct the setting that it names"
-        )
-    except Exception as error:
-        return _defect(name, error)
+def ok(found: str, remedy: str = "") -> CheckResult:
+    return CheckResult("", CheckState.OK, found, remedy)
 
 
-async def run_database_check(name: str, check: Callable[[], Awaitable[CheckResult]]) -> CheckResult:
-    """Run a check of the database; an exception is its result."""
-    try:
-        return await check()
-    except Exception as error:
-        return _defect(name, error)
+def warning(found: str, remedy: str) -> CheckResult:
+    return CheckResult("", CheckState.WARNING, found, remedy)
 
 
-def _defect(name: str, error: Exception) -> CheckResult:
+def problem(found: str, remedy: str) -> CheckResult:
+    return CheckResult("", CheckState.PROBLEM, found, remedy)
+
+
+def refused(
+    error: Exception, name: str = "", remedy: str = "correct the setting that it names"
+) -> CheckResult:
+    """An error whose message says what is wrong."""
+    return CheckResult(name, CheckState.PROBLEM, _one_line(error), remedy)
+
+
+def defect(error: Exception) -> CheckResult:
     """A check that raised. The message may quote anything, so only the type is shown."""
-    cause = one_line(error) if isinstance(error, DatabaseUnavailableError) else type(error).__name__
-    return CheckResult(
-        name, CheckState.PROBLEM, f"cannot be checked: {cause}", "correct the other problems first"
-    )
+    is_told = isinstance(error, DatabaseUnavailableError)
+    cause = _one_line(error) if is_told else type(error).__name__
+    return problem(f"cannot be checked: {cause}", "correct the other problems first")
 
 
 def skipped(names: Iterable[str], why: str) -> list[CheckResult]:
-    """Checks that depend on a failed one."""
+    """Checks that are not needed, or depend on a failed one."""
     return [CheckResult(name, CheckState.SKIPPED, why) for name in names]
 
 
-def one_line(error: BaseException) -> str:
-    """The message of an error in one line."""
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())

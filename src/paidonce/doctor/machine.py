@@ -7,19 +7,19 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from paidonce.bootstrap.rules import load_gateway, load_plans
 from paidonce.bus.contract import open_bus
-from paidonce.doctor.checks import CheckResult, CheckState
+from paidonce.doctor.checks import CheckResult, defect, ok, problem, refused, skipped, warning
 from paidonce.errors import PaidonceError
 from paidonce.guard.setup import load_addresses
 from paidonce.keys.pepper import load_pepper, pepper_file
 from paidonce.notifications.channels import load_channels
 from paidonce.providers import load_providers
-from paidonce.settings import Settings, config_path, load_settings, resolve_secret
+from paidonce.settings import Settings, resolve_secret
 
 SHORTEST_SECRET: Final = 16
 LOW_DISK_BYTES: Final = 10**9
@@ -29,6 +29,8 @@ PROBE_TIMEOUT_S: Final = 3.0
 PROBE_BYTES: Final = 1_000
 READABLE_BY_ALL: Final = 0o004
 READABLE_BY_OTHERS: Final = 0o044
+OF_EMBEDDED: Final = ("data directory", "disk")
+"""Checks that concern only the embedded database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +41,30 @@ class Installation:
     path: Path | None
 
 
-def read(config: Path | None) -> Installation:
-    """Raises ConfigurationError."""
-    return Installation(load_settings(config), config_path(config))
+def examine(installation: Installation) -> list[CheckResult]:
+    """Run every check of this machine. Raises nothing."""
+    done: list[CheckResult] = []
+    for name, check in CHECKS.items():
+        if name in OF_EMBEDDED and not installation.settings.database.is_embedded:
+            done += skipped([name], "not used: database.url names a PostgreSQL")
+            continue
+        try:
+            result = check(installation)
+        except (PaidonceError, OSError) as error:
+            result = refused(error)
+        except Exception as error:
+            result = defect(error)
+        done.append(replace(result, name=name))
+    return done
 
 
 def _configuration(installation: Installation) -> CheckResult:
     path = installation.path
     where = f"read from {path}" if path else f"no file; the defaults, from {Path.cwd()}"
     if path and _holds_secrets(installation.settings) and path.stat().st_mode & READABLE_BY_ALL:
-        remedy = f"chmod o-r {path}, or give the secrets as env:NAME or file:PATH"
         found = f"{where}; it holds secrets, and every user of this machine can read it"
-        return CheckResult("configuration", CheckState.WARNING, found, remedy)
-    found = f"{where}; environment is {installation.settings.environment}"
-    return CheckResult("configuration", CheckState.OK, found)
+        return warning(found, f"chmod o-r {path}, or give the secrets as env:NAME or file:PATH")
+    return ok(f"{where}; environment is {installation.settings.environment}")
 
 
 def _holds_secrets(settings: Settings) -> bool:
@@ -63,18 +75,14 @@ def _holds_secrets(settings: Settings) -> bool:
 def _sources(installation: Installation) -> CheckResult:
     if not installation.settings.sources:
         if installation.path is None and installation.settings.environment == "development":
-            return CheckResult(
-                "sources", CheckState.OK, "none: `paidonce serve` adds a demo source"
-            )
+            return ok("none: `paidonce serve` adds a demo source")
         remedy = 'add [sources.payments] with provider = "tilda", secrets = ["env:TILDA_SECRET"]'
-        return CheckResult("sources", CheckState.PROBLEM, "there are none", remedy)
+        return problem("there are none", remedy)
     wrong = list(dict.fromkeys(_wrong_sources(installation.settings)))
     if wrong:
-        return CheckResult(
-            "sources", CheckState.PROBLEM, "; ".join(wrong), "correct the setting that is named"
-        )
+        return problem("; ".join(wrong), "correct the setting that is named")
     named = [f"{name} ({one.provider})" for name, one in installation.settings.sources.items()]
-    return CheckResult("sources", CheckState.OK, ", ".join(named))
+    return ok(", ".join(named))
 
 
 def _wrong_sources(settings: Settings) -> Iterator[str]:
@@ -104,12 +112,10 @@ def _secrets(installation: Installation) -> CheckResult:
     found = [f"shorter than {SHORTEST_SECRET} characters: {', '.join(weak)}"] if weak else []
     found += [f"readable by everybody on this machine: {', '.join(bare)}"] if bare else []
     if not found:
-        return CheckResult(
-            "secrets", CheckState.OK, "none is short, or in a file that everybody may read"
-        )
+        return ok("none is short, or in a file that everybody may read")
     remedies = ["have the gateway make a longer one"] if weak else []
     remedies += [f"chmod o-r {' '.join(bare)}"] if bare else []
-    return CheckResult("secrets", CheckState.WARNING, "; ".join(found), "; ".join(remedies))
+    return warning("; ".join(found), "; ".join(remedies))
 
 
 def _pepper(installation: Installation) -> CheckResult:
@@ -117,80 +123,64 @@ def _pepper(installation: Installation) -> CheckResult:
     settings = installation.settings
     if settings.security.pepper is not None:
         load_pepper(settings)
-        return CheckResult("pepper", CheckState.OK, "set")
+        return ok("set")
     if not settings.database.is_embedded:
         remedy = 'set security.pepper = "env:NAME" or "file:PATH"; keys made before stay valid'
-        found = "not set: operators' keys are hashed without one"
-        return CheckResult("pepper", CheckState.WARNING, found, remedy)
+        return warning("not set: operators' keys are hashed without one", remedy)
     path = pepper_file(settings)
     if not path.exists():
-        return CheckResult(
-            "pepper", CheckState.OK, f"{path} is created by the first `paidonce serve`"
-        )
+        return ok(f"{path} is created by the first `paidonce serve`")
     if path.stat().st_mode & READABLE_BY_OTHERS:
-        found = f"{path} can be read by others on this machine"
-        return CheckResult("pepper", CheckState.WARNING, found, f"chmod 600 {path}")
-    return CheckResult("pepper", CheckState.OK, str(path))
+        return warning(f"{path} can be read by others on this machine", f"chmod 600 {path}")
+    return ok(str(path))
 
 
 def _plans(installation: Installation) -> CheckResult:
     plans = load_plans(installation.settings.plans)
     if not plans and installation.settings.sources:
         remedy = "add [plans.monthly] with price, currency, days, default = true"
-        return CheckResult(
-            "plans", CheckState.WARNING, "none: payments extend no subscription", remedy
-        )
-    return CheckResult(
-        "plans", CheckState.OK, ", ".join(f"{one.id} {one.price}" for one in plans) or "none"
-    )
+        return warning("none: payments extend no subscription", remedy)
+    return ok(", ".join(f"{one.id} {one.price}" for one in plans) or "none")
 
 
 def _notifications(installation: Installation) -> CheckResult:
     channels = load_channels(installation.settings.notifications)
     named = [f"{one.name} ({one.kind})" for one in channels.values()]
-    return CheckResult(
-        "notifications", CheckState.OK, ", ".join(named) or "none: no notifications are sent"
-    )
+    return ok(", ".join(named) or "none: no notifications are sent")
 
 
 def _bus(installation: Installation) -> CheckResult:
     """Whether the configuration of the bus is valid. Connects to nothing."""
     open_bus(installation.settings.bus)
-    return CheckResult("bus", CheckState.OK, installation.settings.bus.url)
+    return ok(installation.settings.bus.url)
 
 
 def _payouts(installation: Installation) -> CheckResult:
-    name, source = "payouts", installation.settings.payouts.source
+    source = installation.settings.payouts.source
     if load_gateway(installation.settings) is None:
-        return CheckResult(name, CheckState.OK, "no gateway: no payments from wallets")
+        return ok("no gateway: no payments from wallets")
     if installation.settings.sources.keys() == {source}:
         found = f"{source} only receives callbacks, and no other source can top up a wallet"
-        return CheckResult(name, CheckState.WARNING, found, "add a source for top-ups")
-    return CheckResult(name, CheckState.OK, f"the gateway sends callbacks to /webhooks/{source}")
+        return warning(found, "add a source for top-ups")
+    return ok(f"the gateway sends callbacks to /webhooks/{source}")
 
 
 def _data_directory(installation: Installation) -> CheckResult:
-    name, folder = "data directory", installation.settings.database.data_dir.absolute()
-    if not installation.settings.database.is_embedded:
-        return CheckResult(name, CheckState.SKIPPED, "not used: database.url names a PostgreSQL")
+    folder = installation.settings.database.data_dir.absolute()
     nearest = _nearest(folder)
     remedy = "set database.data_dir to a directory of your own, or change its owner or mode"
     if not nearest.is_dir():
-        return CheckResult(name, CheckState.PROBLEM, f"{nearest} is not a directory", remedy)
+        return problem(f"{nearest} is not a directory", remedy)
     if not os.access(nearest, os.W_OK | os.X_OK):
-        return CheckResult(name, CheckState.PROBLEM, f"{nearest} cannot be written to", remedy)
+        return problem(f"{nearest} cannot be written to", remedy)
     if nearest != folder:
-        return CheckResult(
-            name, CheckState.OK, f"{folder} is created by the first `paidonce serve`"
-        )
+        return ok(f"{folder} is created by the first `paidonce serve`")
     if os.geteuid() not in (0, folder.stat().st_uid):
-        return CheckResult(name, CheckState.WARNING, f"{folder} belongs to another user", remedy)
-    return CheckResult(name, CheckState.OK, f"{folder} is writable")
+        return warning(f"{folder} belongs to another user", remedy)
+    return ok(f"{folder} is writable")
 
 
 def _disk(installation: Installation) -> CheckResult:
-    if not installation.settings.database.is_embedded:
-        return CheckResult("disk", CheckState.SKIPPED, "not used: database.url names a PostgreSQL")
     folder = _nearest(installation.settings.database.data_dir.absolute() / "postgres")
     usage = shutil.disk_usage(folder.resolve())
     return disk_result(usage.free, usage.total, str(folder))
@@ -201,10 +191,9 @@ def disk_result(free: int, total: int, where: str) -> CheckResult:
     found = f"{free / 10**9:.1f} GB free of {total / 10**9:.1f} GB at {where}"
     remedy = "free some space: without it the database cannot store deliveries"
     if free < FULL_DISK_BYTES:
-        return CheckResult("disk", CheckState.PROBLEM, found, remedy)
-    if free < LOW_DISK_BYTES or free < LOW_DISK_SHARE * total:
-        return CheckResult("disk", CheckState.WARNING, found, remedy)
-    return CheckResult("disk", CheckState.OK, found)
+        return problem(found, remedy)
+    is_low = free < LOW_DISK_BYTES or free < LOW_DISK_SHARE * total
+    return warning(found, remedy) if is_low else ok(found)
 
 
 def _nearest(path: Path) -> Path:
@@ -215,7 +204,7 @@ def _nearest(path: Path) -> Path:
 def _port(installation: Installation) -> CheckResult:
     host, port = installation.settings.server.host, installation.settings.server.port
     if port == 0:
-        return CheckResult("port", CheckState.OK, "any free port")
+        return ok("any free port")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -224,17 +213,17 @@ def _port(installation: Installation) -> CheckResult:
             tried.listen(1)
         except (OSError, UnicodeError) as error:
             return _port_in_use(host, port, error)
-    return CheckResult("port", CheckState.OK, f"{host}:{port} is free; no Paidonce answers there")
+    return ok(f"{host}:{port} is free; no Paidonce answers there")
 
 
 def _port_in_use(host: str, port: int, error: Exception) -> CheckResult:
     if getattr(error, "errno", None) != errno.EADDRINUSE:
         remedy = "set server.host to an address of this machine, server.port to one you may use"
-        return CheckResult("port", CheckState.PROBLEM, f"{host}:{port}: {error}", remedy)
+        return problem(f"{host}:{port}: {error}", remedy)
     if _is_paidonce({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port):  # noqa: S104
-        return CheckResult("port", CheckState.OK, f"Paidonce answers at {host}:{port}")
+        return ok(f"Paidonce answers at {host}:{port}")
     remedy = f"stop what uses it, or choose another: paidonce serve --port {port + 1}"
-    return CheckResult("port", CheckState.PROBLEM, f"another program uses {host}:{port}", remedy)
+    return problem(f"another program uses {host}:{port}", remedy)
 
 
 def _is_paidonce(host: str, port: int) -> bool:

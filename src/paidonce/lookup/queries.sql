@@ -30,7 +30,7 @@ SELECT extract(epoch FROM min(d.run_at) - now())::float8 AS seconds
       LIMIT 1) AS d;
 
 -- name: load
-SELECT id, source_id, received_at, headers, raw_body,
+SELECT id, source_id, headers, raw_body, received_at,
        status IN ('RECEIVED', 'VALIDATED', 'FAILED_RETRYABLE') AS is_pending
   FROM webhook_events
  WHERE id = ANY (:event_id::uuid[])

@@ -1,14 +1,14 @@
 """Events that wait for a lookup at their gateway."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 import orjson
 
 from paidonce.core.events import EventId, SourceId
 from paidonce.db.queries import Connection, load_queries
+from paidonce.providers.contract import Delivery
 
 QUERIES: Final = load_queries(__file__)
 
@@ -19,9 +19,7 @@ class PendingLookup:
 
     event_id: EventId
     source_id: SourceId
-    received_at: datetime
-    headers: Mapping[str, str]
-    body: bytes
+    delivery: Delivery
     is_pending: bool  # False: the event is final, only its queue rows remain
 
 
@@ -39,10 +37,10 @@ async def seconds_until_due(
     connection: Connection, sources: Iterable[SourceId], running: Collection[EventId]
 ) -> float | None:
     """Return the time until the next event of these sources is due; None if there is none."""
-    row = await QUERIES["seconds_until_due"].row(
+    seconds: float | None = await QUERIES["seconds_until_due"].value(
         connection, source_id=list(sources), running=list(running)
     )
-    return None if row is None else row["seconds"]
+    return seconds
 
 
 async def load(connection: Connection, event_ids: Sequence[EventId]) -> list[PendingLookup]:
@@ -53,14 +51,9 @@ async def load(connection: Connection, event_ids: Sequence[EventId]) -> list[Pen
         connection, event_id=event_ids, first_id=min(event_ids), last_id=max(event_ids)
     )
     found = {
-        row["id"]: PendingLookup(
-            event_id=row["id"],
-            source_id=row["source_id"],
-            received_at=row["received_at"],
-            headers=orjson.loads(row["headers"]),
-            body=row["raw_body"],
-            is_pending=row["is_pending"],
+        event_id: PendingLookup(
+            event_id, source_id, Delivery(orjson.loads(headers), body, received_at), is_pending
         )
-        for row in rows
+        for event_id, source_id, headers, body, received_at, is_pending in rows
     }
     return [found[one] for one in event_ids if one in found]

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from paidonce.core.events import EventId, SourceId
-from paidonce.db.pool import Database
+from paidonce.db.pool import Database, OwnConnection
 from paidonce.db.queries import Connection
 from paidonce.lookup import store
 from paidonce.lookup.http_client import HttpClient, HttpTimeouts, RateLimitedClient
@@ -21,7 +21,7 @@ from paidonce.lookup.lookup import look_up_event
 from paidonce.processing.hook_calls import find_broken_transaction
 from paidonce.processing.items import Rules
 from paidonce.processing.outcomes import report
-from paidonce.providers.contract import Delivery, LookupRequired
+from paidonce.providers.contract import LookupRequired
 from paidonce.queue import store as queue_store
 from paidonce.queue.claims import LookupAnswer, process_claimed, process_without_hooks
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
@@ -73,7 +73,7 @@ class LookupWorker(Service):
         self._tasks: set[asyncio.Task[None]] = set()
         self._asking: set[asyncio.Task[None]] = set()
         self._leads: dict[SourceId, Leadership] = {}  # no other process asks these gateways
-        self._connection: Connection | None = None
+        self._connection = OwnConnection(database.dedicated)
         self._connection_in_use = asyncio.Lock()
         self._looked_s = 0.0
 
@@ -106,7 +106,7 @@ class LookupWorker(Service):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._client.close()
-        self._disconnect()
+        self._connection.close()
         await self._release(set(self._leads))
 
     async def _work(self) -> None:
@@ -212,7 +212,7 @@ class LookupWorker(Service):
             return None
         provider = self._rules.sources[lookup.source_id].provider
         try:
-            event = provider.translate(Delivery(lookup.headers, lookup.body, lookup.received_at))
+            event = provider.translate(lookup.delivery)
         except Exception:
             return None  # processing it tells what is wrong
         if not isinstance(event, LookupRequired):
@@ -246,14 +246,7 @@ class LookupWorker(Service):
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Connection]:
         async with self._connection_in_use:
-            if self._connection is None or self._connection.is_closed():
-                self._connection = await self._database.dedicated()
-            yield self._connection
-
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.terminate()
+            yield await self._connection.get()
 
 
 def _this_task() -> asyncio.Task[None]:

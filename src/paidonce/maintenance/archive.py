@@ -97,7 +97,7 @@ async def _event_lines(
     connection: Connection, table: str
 ) -> AsyncIterator[Sequence[tuple[str, str]]]:
     """All events of a detached month in the order of their ids, page by page: id and JSON."""
-    query = QUERIES["events_after"].on(table, instead_of="webhook_events")
+    query = QUERIES["events_after"].renamed(webhook_events=table)
     after = FIRST_ID
     while True:
         rows = await query.rows(connection, after=after, limit=PAGE_EVENTS)

@@ -13,8 +13,13 @@ from typing import Final
 
 from paidonce.db.pool import is_lock_timeout
 from paidonce.db.queries import Connection, load_queries
-from paidonce.db.schema import ensure_partitions, next_month, partition_name
-from paidonce.db.search import first_id_at
+from paidonce.db.schema import (
+    attach_partition,
+    ensure_partitions,
+    id_range,
+    next_month,
+    partition_name,
+)
 from paidonce.errors import ArchiveError
 from paidonce.maintenance.archive import Archive
 from paidonce.telemetry import logger
@@ -194,25 +199,18 @@ async def _reattach_if_pending(connection: Connection, name: str) -> bool:
     assert month is not None
     if not await _has_pending(name, connection, month):
         return False
-    first, end = first_id_at(month), first_id_at(next_month(month))
     async with connection.transaction():
         # Detaching left a check of the bounds, so that attaching reads no rows.
-        await connection.execute(
-            f"ALTER TABLE webhook_events ATTACH PARTITION {name} "
-            f"FOR VALUES FROM ('{first}') TO ('{end}')"
-        )
+        await attach_partition(connection, month)
         await _comment(connection, name, "NULL")
     return True
 
 
 async def _has_pending(table: str, connection: Connection, month: datetime) -> bool:
     """Whether an event of this month still has to be processed, or needs a person."""
-    row = (
-        await QUERIES["has_pending_events"]
-        .on(table, instead_of="webhook_events")
-        .row(connection, first_id=first_id_at(month), end_id=first_id_at(next_month(month)))
-    )
-    return row is not None and bool(row["is_so"])
+    query = QUERIES["has_pending_events"].renamed(webhook_events=table)
+    first, end = id_range(month)
+    return bool(await query.value(connection, first_id=first, end_id=end))
 
 
 async def _unmark_attached(connection: Connection) -> None:

@@ -42,8 +42,9 @@ SELECT relname AS name
  ORDER BY relname;
 
 -- Retention ---------------------------------------------------------------------------------
--- Each statement reads one page of a table in the order of its keys, after :after, and deletes the rows
--- of it that are older than :before. `next` is where to continue, `more` whether to continue now.
+-- Each statement reads one page of a table, after :after, and deletes the rows of it that are older than
+-- :before. `next` is where to continue, `more` whether to continue now. Statements that serve several
+-- tables are written for one of them; retention.py puts in the names of the others.
 
 -- name: sweep_evidence
 -- Deliveries that could not be verified. All of them are FAILED_FINAL, which has an index; other
@@ -65,18 +66,24 @@ SELECT (SELECT count(*) FROM gone) AS deleted,
        coalesce((SELECT id FROM page ORDER BY id DESC LIMIT 1), :after) AS next,
        (SELECT count(*) FROM page) = :limit AS more;
 
--- name: sweep_audit_log
--- Ids are in the order of time, except among concurrent transactions.
+-- name: sweep_numbered
+-- In the order of ids. Where ids are not in the order of time, the marked line is left out.
 WITH page AS (
-    SELECT id, at FROM audit_log WHERE id > :after::bigint ORDER BY id LIMIT :limit::bigint
+    SELECT id, at AS old_since FROM audit_log
+     WHERE id > :after::bigint
+     ORDER BY id
+     LIMIT :limit::bigint
 ),
 gone AS (
     DELETE FROM audit_log
-     WHERE id = ANY (ARRAY(SELECT id FROM page WHERE at < :before::timestamptz))
+     WHERE id = ANY (ARRAY(SELECT id FROM page WHERE old_since < :before::timestamptz))
     RETURNING 1
 ),
 seen AS (
-    SELECT max(id) AS last, count(*) = :limit AND max(at) < :before AS more FROM page
+    SELECT max(id) AS last, count(*) = :limit
+           AND max(old_since) < :before  -- in order of time
+           AS more
+      FROM page
 )
 SELECT (SELECT count(*) FROM gone) AS deleted,
        CASE WHEN more THEN last ELSE 0 END AS next, coalesce(more, false) AS more
@@ -116,8 +123,8 @@ SELECT (SELECT count(*) FROM gone) AS deleted,
        CASE WHEN more THEN last ELSE 0 END AS next, coalesce(more, false) AS more
   FROM seen;
 
--- name: sweep_processed_events
--- Rows are never updated, so their ctid is stable.
+-- name: sweep_dated
+-- The oldest first, by an index or in a small table: `next` does not move.
 WITH gone AS (
     DELETE FROM processed_events
      WHERE ctid = ANY (ARRAY(
@@ -125,115 +132,35 @@ WITH gone AS (
           WHERE processed_at < :before::timestamptz
           ORDER BY processed_at
           LIMIT :limit::bigint))
+       AND processed_at < :before
     RETURNING 1
 )
 SELECT count(*) AS deleted, :after::bigint AS next, count(*) = :limit AS more FROM gone;
 
--- name: sweep_bus_dead_letters
--- Dead letters that were consumed after all, or discarded.
-WITH page AS (
-    SELECT id, coalesce(consumed_at, discarded_at) AS ended_at FROM bus_dead_letters
-     WHERE id > :after::bigint
-     ORDER BY id
-     LIMIT :limit::bigint
-),
-gone AS (
-    DELETE FROM bus_dead_letters
-     WHERE id = ANY (ARRAY(SELECT id FROM page WHERE ended_at < :before::timestamptz))
-    RETURNING 1
-),
-seen AS (
-    SELECT max(id) AS last, count(*) = :limit AS more FROM page
-)
-SELECT (SELECT count(*) FROM gone) AS deleted,
-       CASE WHEN more THEN last ELSE 0 END AS next, coalesce(more, false) AS more
-  FROM seen;
-
--- name: sweep_notifications
--- Sent or not: the pending ones of a removed channel are deleted too.
-WITH page AS (
-    SELECT id, at FROM notifications WHERE id > :after::bigint ORDER BY id LIMIT :limit::bigint
-),
-gone AS (
-    DELETE FROM notifications
-     WHERE id = ANY (ARRAY(SELECT id FROM page WHERE at < :before::timestamptz))
-    RETURNING 1
-),
-seen AS (
-    SELECT max(id) AS last, count(*) = :limit AND max(at) < :before AS more FROM page
-)
-SELECT (SELECT count(*) FROM gone) AS deleted,
-       CASE WHEN more THEN last ELSE 0 END AS next, coalesce(more, false) AS more
-  FROM seen;
-
--- name: sweep_notification_messages
--- Ids are in the order of time.
-WITH gone AS (
-    DELETE FROM notification_messages
-     WHERE id = ANY (ARRAY(
-         SELECT id FROM notification_messages
-          WHERE id > :after::uuid AND id < :before::uuid
-          ORDER BY id
-          LIMIT :limit::bigint))
-    RETURNING 1
-)
-SELECT count(*) AS deleted, :after AS next, count(*) = :limit AS more FROM gone;
-
--- name: sweep_replays
--- Finished ones; ids are in the order of time.
+-- name: sweep_finished
+-- Ids are in the order of time. Open findings of a reconciliation stay.
 WITH gone AS (
     DELETE FROM replays
      WHERE id = ANY (ARRAY(
          SELECT id FROM replays
-          WHERE id > :after::uuid AND id < :before::uuid AND finished_at IS NOT NULL
+          WHERE id > :after::uuid AND id < :before::uuid
+            AND finished_at IS NOT NULL  -- can be unfinished
           ORDER BY id
           LIMIT :limit::bigint))
     RETURNING 1
 )
 SELECT count(*) AS deleted, :after AS next, count(*) = :limit AS more FROM gone;
 
--- name: sweep_reconciliations
--- Finished ones; ids are in the order of time. Their open findings stay.
-WITH gone AS (
-    DELETE FROM reconciliations
-     WHERE id = ANY (ARRAY(
-         SELECT id FROM reconciliations
-          WHERE id > :after::uuid AND id < :before::uuid AND finished_at IS NOT NULL
-          ORDER BY id
-          LIMIT :limit::bigint))
-    RETURNING 1
-)
-SELECT count(*) AS deleted, :after AS next, count(*) = :limit AS more FROM gone;
-
--- name: sweep_reconciliation_findings
--- Resolved ones.
-WITH page AS (
-    SELECT id, resolved_at FROM reconciliation_findings
-     WHERE id > :after::bigint
-     ORDER BY id
-     LIMIT :limit::bigint
-),
-gone AS (
-    DELETE FROM reconciliation_findings
-     WHERE id = ANY (ARRAY(SELECT id FROM page WHERE resolved_at < :before::timestamptz))
-    RETURNING 1
-),
-seen AS (
-    SELECT max(id) AS last, count(*) = :limit AS more FROM page
-)
-SELECT (SELECT count(*) FROM gone) AS deleted,
-       CASE WHEN more THEN last ELSE 0 END AS next, coalesce(more, false) AS more
-  FROM seen;
-
--- name: sweep_event_keys
--- The table has no index by age, which every event would pay for: it is read block by block, :limit
--- blocks at a time, and then from its beginning again.
+-- name: sweep_blocks
+-- The tables have no index by age, which every event would pay for: they are read block by block, :limit
+-- blocks at a time, and then from the beginning again.
 WITH gone AS (
     DELETE FROM event_keys AS k
      WHERE k.ctid >= format('(%s,0)', :after::bigint)::tid
        AND k.ctid < format('(%s,0)', :after + :limit::bigint)::tid
-       AND k.event_id < :before::uuid
-       AND NOT EXISTS (SELECT 1 FROM event_queue AS d WHERE d.event_id = k.event_id)
+       AND k.event_id < :before::uuid  -- keys
+       AND NOT EXISTS (SELECT 1 FROM event_queue AS d WHERE d.event_id = k.event_id)  -- keys
+       AND k.seen_at < :before::timestamptz  -- nonces
     RETURNING 1
 ),
 seen AS (
@@ -244,42 +171,3 @@ seen AS (
 SELECT (SELECT count(*) FROM gone) AS deleted,
        CASE WHEN more THEN last ELSE 0 END AS next, more
   FROM seen;
-
--- name: sweep_nonces
--- Read like event_keys.
-WITH gone AS (
-    DELETE FROM nonces AS n
-     WHERE n.ctid >= format('(%s,0)', :after::bigint)::tid
-       AND n.ctid < format('(%s,0)', :after + :limit::bigint)::tid
-       AND n.seen_at < :before::timestamptz
-    RETURNING 1
-),
-seen AS (
-    SELECT :after + :limit AS last,
-           (:after + :limit) * current_setting('block_size')::bigint
-           < pg_relation_size('nonces') AS more
-)
-SELECT (SELECT count(*) FROM gone) AS deleted,
-       CASE WHEN more THEN last ELSE 0 END AS next, more
-  FROM seen;
-
--- name: sweep_bans
--- The table is small: old rows are found by a scan, and `next` does not move.
-WITH gone AS (
-    DELETE FROM bans
-     WHERE address = ANY (ARRAY(SELECT address FROM bans
-                                 WHERE until < :before::timestamptz
-                                 LIMIT :limit::bigint))
-    RETURNING 1
-)
-SELECT count(*) AS deleted, :after::bigint AS next, count(*) = :limit AS more FROM gone;
-
--- name: sweep_verified_senders
-WITH gone AS (
-    DELETE FROM verified_senders
-     WHERE address = ANY (ARRAY(SELECT address FROM verified_senders
-                                 WHERE verified_at < :before::timestamptz
-                                 LIMIT :limit::bigint))
-    RETURNING 1
-)
-SELECT count(*) AS deleted, :after::bigint AS next, count(*) = :limit AS more FROM gone;

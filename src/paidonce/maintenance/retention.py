@@ -1,6 +1,6 @@
 """Deletes old rows of tables that are not partitioned, page by page.
 
-A table with a retention age needs a statement `sweep_…` in queries.sql and a line in `sweeps`.
+A table with a retention age needs a statement in `STATEMENTS` and a line in `sweeps`.
 """
 
 from collections.abc import Callable
@@ -18,6 +18,38 @@ from paidonce.telemetry import logger
 log = logger(__name__)
 
 QUERIES: Final = load_queries(__file__)
+
+_NUMBERED: Final = QUERIES["sweep_numbered"]
+_NUMBERED_ANYHOW: Final = _NUMBERED.without("in order of time")
+_DATED: Final = QUERIES["sweep_dated"]
+_FINISHED: Final = QUERIES["sweep_finished"]
+_BLOCKS: Final = QUERIES["sweep_blocks"]
+STATEMENTS: Final = {
+    "evidence": QUERIES["sweep_evidence"],
+    "audit_log": _NUMBERED,
+    "outbox": QUERIES["sweep_outbox"],
+    "processed_events": _DATED,
+    # Dead letters that were consumed after all, or discarded.
+    "bus_dead_letters": _NUMBERED_ANYHOW.renamed(
+        audit_log="bus_dead_letters", at="coalesce(consumed_at, discarded_at)"
+    ),
+    "event_keys": _BLOCKS.without("nonces"),
+    "nonces": _BLOCKS.without("keys").renamed(event_keys="nonces"),
+    "bans": _DATED.renamed(processed_events="bans", processed_at="until"),
+    "verified_senders": _DATED.renamed(
+        processed_events="verified_senders", processed_at="verified_at"
+    ),
+    "replays": _FINISHED,
+    "reconciliations": _FINISHED.renamed(replays="reconciliations"),
+    "reconciliation_findings": _NUMBERED_ANYHOW.renamed(
+        audit_log="reconciliation_findings", at="resolved_at"
+    ),
+    # Sent or not: the pending ones of a removed channel are deleted too.
+    "notifications": _NUMBERED.renamed(audit_log="notifications"),
+    "notification_messages": _FINISHED.without("can be unfinished").renamed(
+        replays="notification_messages"
+    ),
+}
 
 PAGE_ROWS: Final = 1_000
 PAGE_BLOCKS: Final = 128
@@ -46,7 +78,7 @@ class Sweep:
         Each page is a transaction of its own.
         """
         before = self.limit(now - timedelta(days=self.days))
-        query = QUERIES[f"sweep_{self.name}"]
+        query = STATEMENTS[self.name]
         deleted = 0
         has_more = True
         for _ in range(MAX_PAGES):

@@ -44,7 +44,6 @@ from paidonce.processing.process import process
 from paidonce.processing.transactions import process_or_bisect
 from paidonce.providers.contract import (
     ConfirmationRequest,
-    Delivery,
     Identity,
     LookupRequired,
     Translation,
@@ -217,7 +216,7 @@ def _read_event(
     identity = Identity(key="", fingerprint=b"", type="")
     event: Translation = Ignored(Code.INTERNAL, "was not read")
     if forced_outcome is None:
-        delivery = Delivery(claimed.headers, claimed.body, claimed.received_at)
+        delivery = claimed.delivery
         try:
             identity = source.provider.identify(delivery)
             event = source.provider.translate(delivery)

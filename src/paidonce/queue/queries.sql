@@ -58,8 +58,9 @@ whole AS (
       FROM claimed
      GROUP BY event_id
 )
-SELECT e.id, e.source_id, e.attempts, e.received_at, e.request_id, e.headers, e.raw_body,
-       e.status, e.error_code, e.signature_method, e.is_test, w.faults, w.blocked_on, w.queue_name
+SELECT e.id AS event_id, e.source_id, e.attempts, e.received_at, e.request_id, e.headers,
+       e.raw_body AS body, e.status, e.error_code, e.signature_method, e.is_test,
+       w.faults, w.blocked_on, w.queue_name
   FROM whole AS w
   JOIN webhook_events AS e ON e.id = w.event_id
  WHERE e.id BETWEEN :first_id AND :last_id

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import asyncpg
 import orjson
 
 from paidonce.core.events import EventId, EventStatus, SourceId
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection, load_queries
 from paidonce.processing.items import QueueName
+from paidonce.providers.contract import Delivery
 
 QUERIES: Final = load_queries(__file__)
 LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -40,6 +42,11 @@ class Claimed:
     error_code: str | None
     signature_method: str
     is_test: bool
+
+    @property
+    def delivery(self) -> Delivery:
+        """The request as it arrived, as far as it is stored."""
+        return Delivery(self.headers, self.body, self.received_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +88,16 @@ class ClaimQueue:
         if not found:
             return Claim(0, []), 0
         async with database.connection() as other:
-            started = await QUERIES["record_start"].row(other, event_id=found[0])
-        assert started is not None
-        return await _claim(connection, found), started["starts"]
+            starts = await QUERIES["record_start"].value(other, event_id=found[0])
+        return await _claim(connection, found), starts
 
     async def next_run_in_s(self, connection: Connection) -> float | None:
         """Seconds until an event is due or a full scan follows; None when the queue is empty."""
-        row = await QUERIES["next_run"].row(
+        due_s: float | None = await QUERIES["next_run"].value(
             connection, queue_name=self._queue_name, not_before=self.not_before
         )
-        due = [] if row is None else [float(row["in_s"])]
-        hinted_s = self.hinted_for_s
-        return min([*due, hinted_s] if hinted_s > 0.0 else due, default=None)
+        hinted_s = self.hinted_for_s or None
+        return min((one for one in (due_s, hinted_s) if one is not None), default=None)
 
     @property
     def not_before(self) -> datetime:
@@ -163,23 +168,13 @@ async def _claim(connection: Connection, event_ids: Sequence[Any]) -> Claim:
     rows = await QUERIES["claim"].rows(
         connection, event_id=list(ids), first_id=min(ids), last_id=max(ids)
     )
-    events = [
-        Claimed(
-            event_id=row["id"],
-            source_id=row["source_id"],
-            attempts=row["attempts"],
-            faults=row["faults"],
-            received_at=row["received_at"],
-            request_id=row["request_id"],
-            headers=orjson.loads(row["headers"]),
-            body=row["raw_body"],
-            blocked_on=row["blocked_on"],
-            queue_name=QueueName(row["queue_name"]),
-            status=EventStatus(row["status"]),
-            error_code=row["error_code"],
-            signature_method=row["signature_method"],
-            is_test=row["is_test"],
-        )
-        for row in rows
-    ]
-    return Claim(len(ids), events)
+    return Claim(len(ids), [Claimed(**event_fields(row)) for row in rows])
+
+
+def event_fields(row: asyncpg.Record) -> dict[str, Any]:
+    """The fields of a stored event, from a row with columns of the same names."""
+    fields = dict(row)
+    fields["headers"] = orjson.loads(fields["headers"])
+    fields["queue_name"] = QueueName(fields["queue_name"])
+    fields["status"] = EventStatus(fields["status"])
+    return fields

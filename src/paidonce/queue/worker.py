@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from paidonce.core.events import Code, EventStatus, Outcome
-from paidonce.db.pool import Database
-from paidonce.db.queries import Connection
+from paidonce.db.pool import Database, OwnConnection
 from paidonce.processing.hook_calls import find_broken_transaction
 from paidonce.processing.items import QueueName, Rules
 from paidonce.processing.outcomes import report
@@ -48,7 +47,7 @@ class Worker(Service):
         self._max_batch = max_batch
         self._queue_name = queue_name
         self._claims = store.ClaimQueue(queue_name)
-        self._connection: Connection | None = None
+        self._connection = OwnConnection(database.dedicated)
         self._guarded_events_left = GUARDED_EVENTS
 
     async def run(self) -> None:
@@ -69,9 +68,7 @@ class Worker(Service):
 
     async def close(self) -> None:
         """Close the connection; the next batch opens a new one."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.terminate()
+        self._connection.close()
 
     async def _work(self) -> None:
         claimed = await (self.run_guarded() if self._guarded_events_left else self.run_once())
@@ -91,7 +88,7 @@ class Worker(Service):
         return await self._recover_from_hooks(self._process_guarded)
 
     async def _process_batch(self) -> int:
-        connection = await self._connected()
+        connection = await self._connection.get()
         async with connection.transaction():
             claim = await self._claims.claim(connection, self._max_batch)
             maybe_crash(CrashPoint.CLAIMED)
@@ -103,7 +100,7 @@ class Worker(Service):
         return claim.number
 
     async def _process_guarded(self) -> int:
-        connection = await self._connected()
+        connection = await self._connection.get()
         self._guarded_events_left = max(self._guarded_events_left - 1, 0)
         claim = store.Claim(0, [])
         try:
@@ -135,20 +132,15 @@ class Worker(Service):
             if broken is None or broken.event_id is None:
                 raise
             await self.close()
-            connection = await self._connected()
+            connection = await self._connection.get()
             report(await process_without_hooks(connection, broken, self._rules))
             return 1
 
     async def _idle_s(self) -> float:
-        next_s = await self._claims.next_run_in_s(await self._connected())
+        next_s = await self._claims.next_run_in_s(await self._connection.get())
         return (
             SLOWEST_POLL_S if next_s is None else min(max(next_s, FASTEST_POLL_S), SLOWEST_POLL_S)
         )
-
-    async def _connected(self) -> Connection:
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await self._database.dedicated()
-        return self._connection
 
 
 def _crash_outcome(starts: int) -> Outcome:

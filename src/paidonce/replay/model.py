@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Final, NewType, assert_never
+from typing import Annotated, Any, Final, NewType
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,7 +15,6 @@ from paidonce.core.money import Money, format_minor
 from paidonce.core.state import Applied
 from paidonce.events.model import DeadLetterFilter, EventDetail, EventFilter
 from paidonce.processing.items import QueueName, Rejected, Result, ResultKind
-from paidonce.providers.contract import Delivery
 from paidonce.queue.store import Claimed
 
 MAX_RATE: Final = 10_000
@@ -131,11 +130,6 @@ class StoredEvent(Claimed):
         """Whether the event has claimed its key. An event that has not is evidence of a refusal."""
         return self.key is not None and self.conflicts_with is None
 
-    @property
-    def delivery(self) -> Delivery:
-        """The request as it arrived, as far as it is stored."""
-        return Delivery(self.headers, self.body, self.received_at)
-
     def queued_in(self, queue_name: QueueName) -> Claimed:
         """The event as if it was claimed from this queue."""
         return replace(self, queue_name=queue_name)
@@ -244,18 +238,8 @@ def reprocess_result(
             return ReprocessResult(
                 stored, ReprocessKind.REFUSED, signature, Code.PAYLOAD_CONFLICT, message
             )
-        case (
-            ResultKind.PROCESSED
-            | ResultKind.IGNORED
-            | ResultKind.UNLINKED
-            | ResultKind.ACCEPTED
-            | ResultKind.FAILED_RETRYABLE
-            | ResultKind.FAILED_FINAL
-            | ResultKind.DEAD_LETTER
-        ):
-            return _processed(stored, signature, result)
         case _:
-            assert_never(result.kind)
+            return _processed(stored, signature, result)
 
 
 def _processed(stored: StoredEvent, signature: SignatureCheck, result: Result) -> ReprocessResult:

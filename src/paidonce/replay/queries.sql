@@ -42,7 +42,7 @@ VALUES (:id, :filter, :is_dry_run, :rate, :actor);
 
 -- name: replays
 -- One, or a page of them, newest first.
-SELECT id, status, filter, is_dry_run, rate, actor, cursor, skipped, total, done, counts, applied,
+SELECT id, status, filter, is_dry_run AS dry_run, rate, actor, cursor, skipped, total, done, counts, applied,
        sample, error, version, created_at, started_at, paused_at, finished_at,
        extract(epoch FROM next_batch_at - clock_timestamp())::float8 AS wait_s
   FROM replays
@@ -116,9 +116,10 @@ RETURNING id;
 -- name: events
 -- Locks the events, so that no other transaction processes them, and skips locked ones. To read them
 -- without locks, the marked line is left out.
-SELECT e.id, e.source_id, e.status, e.key, e.error_code, e.conflicts_with, e.signature_valid,
-       e.signature_method, e.is_test, e.attempts, e.received_at, e.processed_at,
-       e.remote_address, e.request_id, e.headers, e.raw_body
+SELECT e.id AS event_id, e.source_id, e.status, e.key, e.error_code, e.conflicts_with,
+       e.signature_valid, e.signature_method, e.is_test, e.attempts, e.received_at, e.processed_at,
+       e.remote_address, e.request_id, e.headers, e.raw_body AS body,
+       0 AS faults, NULL::bytea AS blocked_on, 0 AS queue_name
   FROM webhook_events AS e
  WHERE e.id = ANY (:event_id::uuid[])
    AND e.id BETWEEN :first_id AND :last_id

@@ -12,11 +12,11 @@ import orjson
 from paidonce.core.events import EventId, EventStatus
 from paidonce.core.money import format_minor
 from paidonce.db.paging import ListQuery
-from paidonce.db.queries import Connection, Query, load_queries
+from paidonce.db.queries import Connection, Query, Row, from_row, load_queries
 from paidonce.db.search import FIRST_ID, LAST_ID, first_id_at
 from paidonce.events.model import EventFilter
 from paidonce.events.store import names_of_payment
-from paidonce.processing.items import QueueName
+from paidonce.queue.store import event_fields
 from paidonce.replay.model import (
     AppliedPayments,
     Replay,
@@ -82,17 +82,12 @@ async def page(
 
 def page_statement(events: EventFilter) -> Query:
     """The statement that reads the fewest events."""
-    return _STATEMENTS[_leader(events)]
-
-
-def _leader(events: EventFilter) -> str:
-    if events.order is not None:
-        return "order"
-    if events.payment is not None:
-        return "payments"
+    leader = "id" if events.source is None else "source"
     if events.status not in (None, EventStatus.PROCESSED):
-        return "unusual_status"
-    return "id" if events.source is None else "source"
+        leader = "unusual_status"
+    if events.payment is not None:
+        leader = "payments"
+    return _STATEMENTS[leader if events.order is None else "order"]
 
 
 def _before_first(since: datetime | None) -> UUID:
@@ -123,33 +118,45 @@ def filter_json(events: EventFilter) -> dict[str, Any]:
 
 async def find(connection: Connection, replay_id: UUID) -> Replay | None:
     """One replay."""
-    row = await QUERIES["replays"].row(connection, replay_id=replay_id, before=None, limit=1)
-    return None if row is None else Replay(**_fields(row))
+    rows = await _replays(connection, replay_id=replay_id)
+    return from_row(Replay, rows[0]) if rows else None
 
 
 async def find_state(connection: Connection, replay_id: ReplayId) -> ReplayState | None:
     """One replay with what its worker needs."""
-    row = await QUERIES["replays"].row(connection, replay_id=replay_id, before=None, limit=1)
-    if row is None:
-        return None
-    fields = _fields(row)
-    return ReplayState(
-        **fields,
-        events=EventFilter(**fields["filter"]),
-        cursor=row["cursor"],
-        skipped=row["skipped"],
-        sums_minor=orjson.loads(row["applied"]).get("sums_minor", {}),
-        version=row["version"],
-        wait_s=row["wait_s"],
-    )
+    rows = await _replays(connection, replay_id=replay_id)
+    return from_row(ReplayState, rows[0]) if rows else None
 
 
 async def search(connection: Connection, query: ListQuery) -> list[Replay]:
     """Replays, newest first; one more than the limit, if there are more."""
+    rows = await _replays(connection, before=query.cursor, limit=query.limit + 1)
+    return [from_row(Replay, row) for row in rows]
+
+
+async def _replays(
+    connection: Connection,
+    replay_id: UUID | None = None,
+    before: UUID | None = None,
+    limit: int = 1,
+) -> list[Row]:
     rows = await QUERIES["replays"].rows(
-        connection, replay_id=None, before=query.cursor, limit=query.limit + 1
+        connection, replay_id=replay_id, before=before, limit=limit
     )
-    return [Replay(**_fields(row)) for row in rows]
+    return [_fields(row) for row in rows]
+
+
+def _fields(row: asyncpg.Record) -> Row:
+    texts = ("filter", "counts", "applied", "sample")
+    fields = dict(row) | {name: orjson.loads(row[name]) for name in texts}
+    sums_minor = fields["applied"].get("sums_minor", {})
+    sums = {one: format_minor(sums_minor[one], one) for one in sorted(sums_minor)}
+    return fields | {
+        "status": ReplayStatus(row["status"]),
+        "applied": AppliedPayments(fields["applied"].get("number", 0), sums),
+        "sums_minor": sums_minor,
+        "events": EventFilter(**fields["filter"]),
+    }
 
 
 async def active(connection: Connection, limit: int) -> list[ReplayId]:
@@ -159,8 +166,8 @@ async def active(connection: Connection, limit: int) -> list[ReplayId]:
 
 async def begin(connection: Connection, replay_id: ReplayId) -> int | None:
     """Start or continue it; returns how often that was done without progress. None: not active."""
-    row = await QUERIES["begin"].row(connection, replay_id=replay_id)
-    return None if row is None else int(row["starts"])
+    starts: int | None = await QUERIES["begin"].value(connection, replay_id=replay_id)
+    return starts
 
 
 async def uncount_start(connection: Connection, replay_id: ReplayId) -> None:
@@ -184,7 +191,7 @@ async def advance(
     progress: ReplayProgress,
 ) -> bool:
     """Store the position. False: the transaction must roll back."""
-    row = await QUERIES["advance"].row(
+    version = await QUERIES["advance"].value(
         connection,
         replay_id=replay.id,
         version=replay.version,
@@ -197,7 +204,7 @@ async def advance(
         sample=_json(progress.sample),
         is_finished=is_finished(cursor, skipped),
     )
-    return row is not None
+    return version is not None
 
 
 def is_finished(cursor: UUID, skipped: Sequence[EventId]) -> bool:
@@ -205,37 +212,14 @@ def is_finished(cursor: UUID, skipped: Sequence[EventId]) -> bool:
     return cursor == LAST_ID and not skipped
 
 
-async def fail(connection: Connection, replay_id: ReplayId, error: str) -> bool:
-    """End it; False if it is not active."""
-    return await QUERIES["fail"].row(connection, replay_id=replay_id, error=error) is not None
-
-
-async def change(connection: Connection, replay_id: UUID, action: str) -> bool:
-    """`pause`, `resume` or `cancel` it; False if its status does not allow that."""
-    return await QUERIES[action].row(connection, replay_id=replay_id) is not None
+async def change(connection: Connection, replay_id: UUID, action: str, **values: object) -> bool:
+    """`pause`, `resume`, `cancel` or `fail` it; False if its status does not allow that."""
+    changed = await QUERIES[action].value(connection, replay_id=replay_id, **values)
+    return changed is not None
 
 
 def _json(value: object) -> str:
     return orjson.dumps(value).decode()
-
-
-def _fields(row: asyncpg.Record) -> dict[str, Any]:
-    applied = orjson.loads(row["applied"])
-    names = "id rate total done actor error created_at started_at paused_at finished_at"
-    return {name: row[name] for name in names.split()} | {
-        "status": ReplayStatus(row["status"]),
-        "filter": orjson.loads(row["filter"]),
-        "dry_run": row["is_dry_run"],
-        "counts": orjson.loads(row["counts"]),
-        "applied": AppliedPayments(
-            applied.get("number", 0),
-            {
-                currency: format_minor(minor, currency)
-                for currency, minor in sorted(applied.get("sums_minor", {}).items())
-            },
-        ),
-        "sample": orjson.loads(row["sample"]),
-    }
 
 
 # Stored events
@@ -283,22 +267,8 @@ async def _events(
     if not event_ids:
         return []
     rows = await query.rows(connection, event_id=event_ids, **_range(event_ids))
-    return [_stored_event(row) for row in rows]
+    return [StoredEvent(**event_fields(row)) for row in rows]
 
 
 def _range(event_ids: Sequence[EventId]) -> dict[str, object]:
     return {"first_id": min(event_ids), "last_id": max(event_ids)}
-
-
-def _stored_event(row: asyncpg.Record) -> StoredEvent:
-    fields = dict(row)
-    return StoredEvent(
-        event_id=fields.pop("id"),
-        status=EventStatus(fields.pop("status")),
-        headers=orjson.loads(fields.pop("headers")),
-        body=fields.pop("raw_body"),
-        faults=0,
-        blocked_on=None,
-        queue_name=QueueName.PROCESS,
-        **fields,
-    )

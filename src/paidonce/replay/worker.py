@@ -330,7 +330,7 @@ class ReplayRun:
         connection = await self._connected()
         async with connection.transaction():
             replay = await store.find_state(connection, self._id)
-            if replay is not None and await store.fail(connection, self._id, error):
+            if replay is not None and await store.change(connection, self._id, "fail", error=error):
                 await _record_end(connection, replay, False, done=replay.done, error=error)
 
     async def _connected(self) -> Connection:
