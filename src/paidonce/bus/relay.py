@@ -15,10 +15,9 @@ from paidonce.bus.contract import Bus
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.errors import BusUnavailableError
-from paidonce.runtime.backoff import Delays
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.runtime.leader import Leader, Leadership
-from paidonce.runtime.service import POLLING, Service
+from paidonce.runtime.service import POLLING, Delays, Service
 from paidonce.runtime.wakeup import Wakeup
 from paidonce.telemetry import logger
 
@@ -55,11 +54,6 @@ class Relay(Service):
     async def run(self) -> None:
         """Publish while this process leads; follow the leader otherwise."""
         await self._leader.follow(ROLE, self, self._lead)
-
-    def finish(self) -> None:
-        """Publish the current batch, and then stop."""
-        super().finish()
-        self._listener.wake()
 
     async def _lead(self, leadership: Leadership) -> None:
         connection = await leadership.session()

@@ -14,7 +14,6 @@ from paidonce.guard.security_log import SecurityLog
 from paidonce.guard.verified_senders import VerifiedSenders
 from paidonce.notifications.model import Routes
 from paidonce.runtime.service import Service
-from paidonce.runtime.wakeup import Listener
 
 POLL_S: Final = 2.0
 """Within this time every process knows the bans of the others."""
@@ -36,7 +35,6 @@ class SenderRecords(Service):
         self._log = security_log
         self._verified = VerifiedSenders()
         self._bans = Bans(policy, self._lifted, routes or {})
-        self._news = Listener()
         self.on_lifted: Callable[[str], None] = lambda address: None
         """Called when a ban is lifted, to reset the limits of the address."""
 
@@ -56,7 +54,7 @@ class SenderRecords(Service):
         """Record a verified delivery; returns whether the sender is new today."""
         is_news = self._verified.add(address)
         if is_news:
-            self._news.wake()
+            self._listener.wake()
         return is_news
 
     def score(self, address: str) -> float:
@@ -66,23 +64,18 @@ class SenderRecords(Service):
     def suspect(self, address: str, suspicion: Suspicion) -> None:
         """Add to its risk score."""
         if self._bans.suspect(address, suspicion):
-            self._news.wake()
+            self._listener.wake()
 
     async def run(self) -> None:
         """Exchange news with the other processes, until asked to finish."""
         try:
             while not self.is_finishing:
                 await self.pause(WRITE_PAUSE_S)
-                await self._news.wait(POLL_S)
+                await self._listener.wait(POLL_S)
                 self._log.flush_if_due()
                 await self.run_once()
         finally:
             self._log.flush()
-
-    def finish(self) -> None:
-        """Exchange once more, and then stop."""
-        super().finish()
-        self._news.wake()
 
     async def run_once(self) -> None:
         """Exchange news with the other processes. Raises DatabaseUnavailableError."""
