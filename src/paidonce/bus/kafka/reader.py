@@ -1,6 +1,5 @@
 """Reads Kafka topics as a member of a consumer group."""
 
-import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -123,12 +122,9 @@ class KafkaReader:
     async def close(self) -> None:
         """Leave the group, so that other members continue at once."""
         try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._thread.run(self._leave)
+            await self._thread.finish(self._leave, CLOSE_TIMEOUT_S)
         except TimeoutError:
             log.warning("kafka_close_timed_out", group=self._group)
-        finally:
-            self._thread.end()
 
     async def _dead_letter_invalid(self, records: Sequence[_InvalidRecord]) -> None:
         await self._publisher.publish([self._dead_letter_record(one) for one in records])
