@@ -83,16 +83,16 @@ class Relay(Service):
         """Give the bus the next messages; returns their positions in the outbox."""
         if self._bus.is_outbox:
             return await outbox.unpublished_positions(connection, self._limit)
-        entries = await outbox.unpublished(connection, self._limit)
-        if entries:
+        messages = await outbox.unpublished(connection, self._limit)
+        if messages:
             maybe_crash(CrashPoint.RELAY_READ)
             self._require()  # the rows may have been read before this process was frozen
             try:
                 async with asyncio.timeout(PUBLISH_TIMEOUT_S):
-                    await self._bus.publish([entry.message for entry in entries])
+                    await self._bus.publish(list(messages.values()))
             except TimeoutError:
                 raise BusUnavailableError(f"no answer for {PUBLISH_TIMEOUT_S:.0f} s") from None
-        return [entry.position for entry in entries]
+        return list(messages)
 
     async def _work(self, connection: Connection) -> None:
         try:

@@ -15,7 +15,7 @@ from confluent_kafka import (
 
 from paidonce import telemetry
 from paidonce.bus.cloud_events import MAX_BODY_BYTES, MAX_KEY_BYTES, headers_of, message_of
-from paidonce.bus.contract import Lag
+from paidonce.bus.contract import Lag, Reader
 from paidonce.bus.kafka.options import KafkaOptions
 from paidonce.bus.kafka.publisher import Publisher, Record
 from paidonce.bus.kafka.topics import LAG_TIMEOUT_S, Topics, unavailable
@@ -51,7 +51,7 @@ class _InvalidRecord:
     error: str
 
 
-class KafkaReader:
+class KafkaReader(Reader):
     """One member of a consumer group.
 
     Every record is either fetched or becomes a dead letter before its offset is committed. A member
@@ -95,9 +95,6 @@ class KafkaReader:
     async def fetch(self, connection: Connection, limit: int) -> Sequence[Message]:
         """The messages that `wait` has fetched."""
         return self._messages
-
-    async def advance(self, connection: Connection) -> None:
-        """Nothing to do: offsets are committed after the transaction."""
 
     async def acknowledge(self) -> None:
         """Commit the offsets. A failed commit is repeated; nothing depends on it."""
