@@ -103,10 +103,10 @@ async def test_published_messages_match_their_schemas(
     database = await open_database(database_url)
     try:
         async with database.connection() as connection:
-            written = [one.message for one in await outbox.unpublished(connection, 100)]
+            written = list((await outbox.unpublished(connection, 100)).values())
             await relay_all(database)
-            entries = await outbox.published_after(connection, {"payment": 0}, 100)
-            published = [one.message for one in entries]
+            found = await outbox.published_after(connection, {"payment": 0}, 100)
+            published = list(found.values())
     finally:
         await database.close()
     assert [one.id for one in published] == [one.id for one in written]

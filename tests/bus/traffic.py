@@ -9,6 +9,7 @@ from typing import Any, Final
 from paidonce.bus import outbox
 from paidonce.bus.bisect import Retries
 from paidonce.bus.consumer import Consumer
+from paidonce.bus.contract import Bus
 from paidonce.bus.model import Message, NewMessage
 from paidonce.bus.postgres import PostgresBus, PostgresReader
 from paidonce.bus.relay import ROLE, Relay
@@ -76,7 +77,7 @@ async def follow(connection: Connection, messages: Sequence[Message], name: str 
     )
 
 
-class OtherBus:
+class OtherBus(Bus):
     """Another bus than PostgreSQL for the relay; read all the same."""
 
     is_outbox = False
@@ -86,8 +87,6 @@ class OtherBus:
 
     def reader(self, group: str, aggregate_types: Collection[str]) -> PostgresReader:
         return PostgresReader(group, aggregate_types)
-
-    async def close(self) -> None: ...
 
 
 def follower(database: Database, **given: Any) -> Consumer:

@@ -1,8 +1,8 @@
 """The guard without a server: what is held against whom."""
 
 from paidonce.guard.addresses import Addresses
+from paidonce.guard.bans import BanPolicy, Suspicion
 from paidonce.guard.request_guard import FLOOD, Limits, RequestGuard
-from paidonce.guard.risk import BanPolicy, Suspicion
 from paidonce.guard.security_log import SecurityLog
 from paidonce.guard.senders import SenderRecords
 from paidonce.settings import LimitsSettings

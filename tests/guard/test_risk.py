@@ -2,7 +2,7 @@
 
 import pytest
 
-from paidonce.guard.risk import POINTS, BanPolicy, Suspicion
+from paidonce.guard.bans import POINTS, BanPolicy, Suspicion
 
 POLICY = BanPolicy(threshold=200.0, half_life_s=600.0, first_s=600.0, longest_s=86_400.0)
 

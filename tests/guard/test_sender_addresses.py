@@ -5,9 +5,14 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from paidonce.errors import ConfigurationError
-from paidonce.guard.addresses import Addresses, named_headers
-from paidonce.guard.host_names import HostNames, is_host_name
-from paidonce.guard.sender_addresses import parse_sender_unit, sender_unit
+from paidonce.guard.addresses import (
+    Addresses,
+    HostNames,
+    is_host_name,
+    named_headers,
+    parse_sender_unit,
+    sender_unit,
+)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import structlog
 from paidonce.core.actors import HOST
 from paidonce.db.pool import Database, open_database
 from paidonce.errors import NotFoundError
+from paidonce.guard.bans import BanPolicy, Suspicion
 from paidonce.guard.model import BanQuery
-from paidonce.guard.risk import BanPolicy, Suspicion
 from paidonce.guard.security_log import SecurityLog
 from paidonce.guard.senders import SenderRecords
 from paidonce.guard.service import BanService
@@ -57,7 +57,7 @@ async def test_a_ban_counts_at_once_here_and_then_everywhere(process: Process) -
     later = process()
     await later.run_once()
     assert later.is_banned(FORGER)
-    assert 590 < later.ban_left_s(FORGER) <= 600
+    assert 590 < later.bans.left_s(FORGER) <= 600
 
 
 async def test_bans_grow_when_they_are_repeated_and_only_then(
@@ -115,7 +115,7 @@ async def test_lifting_a_ban_forgets_everything_everywhere(
     """SEC-4 OPS-5 OBS-4"""
     here, there = process(), process()
     forgotten: list[str] = []
-    here.on_lifted = there.on_lifted = forgotten.append
+    here.bans.on_lifted = there.bans.on_lifted = forgotten.append
     forge(here)
     forge(there, times=2)
     await here.run_once()

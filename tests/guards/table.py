@@ -1335,8 +1335,8 @@ GUARDS: Final = (
         "known addresses are never banned",
         "SEC-4",
         _REPUTATION,
-        "address in self._bans and address not in self._verified",
-        "address in self._bans",
+        "address in self.bans and address not in self._verified",
+        "address in self.bans",
         f"{_BANS}an_address_of_verified_deliveries_is_never_banned",
     ),
     Guard(

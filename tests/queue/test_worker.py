@@ -15,9 +15,8 @@ from paidonce.processing.transactions import Processor
 from paidonce.providers.contract import Delivery
 from paidonce.queue import store as queue_store
 from paidonce.queue.worker import GUARDED_EVENTS, MAX_STARTS, Worker
-from paidonce.runtime.notify import WakeupReceiver, WakeupSender, notify_workers
 from paidonce.runtime.service import Supervisor
-from paidonce.runtime.wakeup import Wakeup
+from paidonce.runtime.wakeup import Wakeup, WakeupReceiver, WakeupSender, notify_workers
 from tests.support.batches import Plain, Stage, stage
 
 WAKE: Final = "INSERT INTO event_queue (run_at, event_id) VALUES (now(), $1)"

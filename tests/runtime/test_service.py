@@ -8,8 +8,7 @@ from structlog.testing import capture_logs
 from paidonce import telemetry
 from paidonce.errors import DatabaseUnavailableError
 from paidonce.runtime import service as service_module
-from paidonce.runtime.backoff import Backoff
-from paidonce.runtime.service import Service, Supervisor
+from paidonce.runtime.service import Backoff, Service, Supervisor
 
 LONG_S = 60.0
 

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from paidonce.runtime.wakeup import Wakeup, happens_within
+from paidonce.runtime.service import happens_within
+from paidonce.runtime.wakeup import Wakeup
 
 LONG_S = 60.0
 

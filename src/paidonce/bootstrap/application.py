@@ -47,9 +47,8 @@ from paidonce.queue.worker import MAX_BATCH, MAX_BYTES_IN_HAND, Worker
 from paidonce.reconciliation.worker import ReconciliationWorker
 from paidonce.replay.worker import ReplayWorker
 from paidonce.runtime.leader import Leader
-from paidonce.runtime.notify import WakeupReceiver, WakeupSender
 from paidonce.runtime.service import Service, Supervisor
-from paidonce.runtime.wakeup import Wakeup
+from paidonce.runtime.wakeup import Wakeup, WakeupReceiver, WakeupSender
 from paidonce.settings import Role, Settings
 from paidonce.statistics.counting import DroppedCounter
 from paidonce.wallet.commands import ReservationExpiry

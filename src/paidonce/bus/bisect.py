@@ -11,7 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from paidonce.bus.model import Message
-from paidonce.runtime.backoff import Backoff
+from paidonce.runtime.service import Backoff
 
 MAX_RERUNS: Final = 20
 """How many lost races in a row do not count as a failure."""

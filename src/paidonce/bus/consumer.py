@@ -23,9 +23,8 @@ from paidonce.db.queries import Connection
 from paidonce.errors import BusUnavailableError, InvalidMessageError
 from paidonce.notifications import store as notifications_store
 from paidonce.notifications.model import Notification, Routes, clean
-from paidonce.runtime.backoff import Delays
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
-from paidonce.runtime.service import POLLING, Service
+from paidonce.runtime.service import POLLING, Delays, Service
 from paidonce.runtime.wakeup import Wakeup
 from paidonce.telemetry import logger
 
@@ -89,11 +88,6 @@ class Consumer(Service):
                 await self._work()
         finally:
             await self.close()
-
-    def finish(self) -> None:
-        """Finish the current batch, and then stop."""
-        super().finish()
-        self._listener.wake()
 
     async def close(self) -> None:
         """Close the connection and the reader."""

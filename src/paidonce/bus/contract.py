@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from paidonce.bus.model import Message
 from paidonce.db.queries import Connection
@@ -24,33 +23,30 @@ class Lag:
     """Messages that were deleted before the group consumed them, since the last call."""
 
 
-class Reader(Protocol):
+class Reader:
     """Reads messages for one consumer group. Messages with the same key arrive in order.
 
     The consumer waits for messages, fetches them in a transaction, writes their effect, calls
     `advance`, commits, and then calls `acknowledge`. If any of it fails, it calls `rewind`, and the
-    same messages are delivered again.
+    same messages are delivered again. A bus overrides what it has to do something for.
     """
 
     async def wait(self, connection: Connection, limit: int) -> bool:
         """Whether there are messages to fetch; may wait a moment. Outside a transaction."""
-        ...
+        raise NotImplementedError
 
     async def fetch(self, connection: Connection, limit: int) -> Sequence[Message]:
         """The next messages; none if another process of the group was first."""
-        ...
+        raise NotImplementedError
 
     async def advance(self, connection: Connection) -> None:
         """Record in this transaction that the fetched messages are consumed, if the bus can."""
-        ...
 
     async def acknowledge(self) -> None:
         """The transaction is committed: do not deliver the fetched messages again."""
-        ...
 
     async def rewind(self) -> None:
         """The transaction failed: deliver the fetched messages again."""
-        ...
 
     async def dead_letter(
         self, connection: Connection, message: Message, error: str, attempts: int
@@ -59,16 +55,16 @@ class Reader(Protocol):
 
         The table `bus_dead_letters` has it in any case.
         """
-        ...
 
     async def lag(self, connection: Connection) -> Lag:
         """How far the group is behind. Raises BusUnavailableError."""
-        ...
+        return Lag({})
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close all connections."""
 
 
-class Bus(Protocol):
+class Bus:
     """Publishes messages, and creates readers."""
 
     is_outbox: bool
@@ -79,13 +75,14 @@ class Bus(Protocol):
 
         Raises BusUnavailableError; then any part of them may have been published.
         """
-        ...
+        raise NotImplementedError
 
     def reader(self, group: str, aggregate_types: Collection[str]) -> Reader:
         """A reader of messages of these aggregate types, such as `wallet-payment`."""
-        ...
+        raise NotImplementedError
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close all connections."""
 
 
 def open_bus(settings: BusSettings) -> Bus:

@@ -16,33 +16,6 @@ async def register(connection: Connection, consumer: str, aggregate_types: Colle
     await QUERIES["register"].run(connection, consumer=consumer, types=list(aggregate_types))
 
 
-async def has_unread(
-    connection: Connection, consumer: str, aggregate_types: Collection[str]
-) -> bool:
-    """Whether there are published messages after the group's cursors."""
-    row = await QUERIES["has_unread"].row(
-        connection, consumer=consumer, types=list(aggregate_types)
-    )
-    return row is not None
-
-
-async def lock_cursors(
-    connection: Connection, consumer: str, aggregate_types: Collection[str]
-) -> dict[str, int]:
-    """Lock those of the group's cursors that no other process of it holds; returns positions."""
-    rows = await QUERIES["lock_cursors"].rows(
-        connection, consumer=consumer, types=list(aggregate_types)
-    )
-    return {row["aggregate_type"]: row["pos"] for row in rows}
-
-
-async def advance(connection: Connection, consumer: str, positions: Mapping[str, int]) -> None:
-    """Move locked cursors forward to these positions."""
-    await QUERIES["advance_cursors"].run(
-        connection, consumer=consumer, types=list(positions), pos=list(positions.values())
-    )
-
-
 async def heartbeat(
     connection: Connection,
     consumer: str,

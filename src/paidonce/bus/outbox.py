@@ -1,8 +1,6 @@
 """The outbox: messages that are written in the transaction of their cause (BUS-1)."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import asyncpg
@@ -17,16 +15,6 @@ MAX_COUNTED: Final = 100_000
 """Backlogs and lags are counted up to this number."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutboxEntry:
-    """A message in the outbox."""
-
-    position: int
-    """`seq` of an unpublished message, `pos` of a published one."""
-    aggregate_type: str
-    message: Message
-
-
 async def add(connection: Connection, messages: Sequence[NewMessage]) -> None:
     """Write messages in this order, in the caller's transaction.
 
@@ -36,10 +24,9 @@ async def add(connection: Connection, messages: Sequence[NewMessage]) -> None:
         await QUERIES["add_messages"].run(connection, messages=[_row(one) for one in messages])
 
 
-async def unpublished(connection: Connection, limit: int) -> list[OutboxEntry]:
-    """The first unpublished messages. Those with the same key are in the order of commits."""
-    rows = await QUERIES["unpublished"].rows(connection, limit=limit)
-    return [_entry(row, row["seq"]) for row in rows]
+async def unpublished(connection: Connection, limit: int) -> dict[int, Message]:
+    """The first unpublished messages by `seq`. Those with one key are in the order of commits."""
+    return _by_position(await QUERIES["unpublished"].rows(connection, limit=limit))
 
 
 async def unpublished_positions(connection: Connection, limit: int) -> list[int]:
@@ -58,12 +45,12 @@ async def mark_published(connection: Connection, positions: Sequence[int]) -> No
 
 async def published_after(
     connection: Connection, positions: Mapping[str, int], limit: int
-) -> list[OutboxEntry]:
-    """The next published messages after a position in each aggregate type, in order."""
+) -> dict[int, Message]:
+    """The next published messages after a position in each aggregate type, by `pos`, in order."""
     rows = await QUERIES["published_after"].rows(
         connection, types=list(positions), pos=list(positions.values()), limit=limit
     )
-    return [_entry(row, row["pos"], row["published_at"]) for row in rows]
+    return _by_position(rows)
 
 
 async def backlog(connection: Connection) -> Backlog:
@@ -73,28 +60,15 @@ async def backlog(connection: Connection) -> Backlog:
     return Backlog(row["number"], max(row["oldest_s"], 0.0))
 
 
-def _row(message: NewMessage) -> tuple[object, ...]:
-    payload = orjson.dumps(message.payload, default=str).decode()
-    return (
-        message.id,
-        message.aggregate_type,
-        message.key,
-        message.type,
-        message.version,
-        payload,
-        message.occurred_at,
-    )
+def _row(one: NewMessage) -> tuple[object, ...]:
+    payload = orjson.dumps(one.payload, default=str).decode()
+    return (one.id, one.aggregate_type, one.key, one.type, one.version, payload, one.occurred_at)
 
 
-def _entry(row: asyncpg.Record, position: int, published_at: datetime | None = None) -> OutboxEntry:
-    message = Message(
-        id=row["id"],
-        topic=topic_of(row["aggregate_type"]),
-        key=row["key"],
-        type=row["type"],
-        version=row["version"],
-        time=row["occurred_at"],
-        body=row["body"].encode(),
-        published_at=published_at,
-    )
-    return OutboxEntry(position, row["aggregate_type"], message)
+def _by_position(rows: Iterable[asyncpg.Record]) -> dict[int, Message]:
+    found: dict[int, Message] = {}
+    for row in rows:
+        fields = dict(row)
+        position, topic = fields.pop("position"), topic_of(fields.pop("aggregate_type"))
+        found[position] = Message(topic=topic, **fields)
+    return found

@@ -6,13 +6,14 @@ moves in the transaction that consumes the messages: a consumed message is never
 
 from collections.abc import Collection, Sequence
 
-from paidonce.bus import groups, outbox
-from paidonce.bus.contract import Lag
-from paidonce.bus.model import Message
+from paidonce.bus import outbox
+from paidonce.bus.contract import Bus, Reader
+from paidonce.bus.groups import QUERIES
+from paidonce.bus.model import TOPIC_PREFIX, Message
 from paidonce.db.queries import Connection
 
 
-class PostgresBus:
+class PostgresBus(Bus):
     """Messages stay in the outbox; readers follow their positions."""
 
     is_outbox = True
@@ -24,11 +25,9 @@ class PostgresBus:
         """A reader. One process of a group at a time reads each topic."""
         return PostgresReader(group, aggregate_types)
 
-    async def close(self) -> None: ...
 
-
-class PostgresReader:
-    """Reads published messages after the cursors of a group."""
+class PostgresReader(Reader):
+    """Reads published messages after the cursors of a group, whose lag the database counts."""
 
     def __init__(self, group: str, aggregate_types: Collection[str]) -> None:
         self._group = group
@@ -37,32 +36,24 @@ class PostgresReader:
 
     async def wait(self, connection: Connection, limit: int) -> bool:
         """Look without a lock: locking rows writes, and an idle group must not write."""
-        return await groups.has_unread(connection, self._group, self._aggregate_types)
+        values = {"consumer": self._group, "types": self._aggregate_types}
+        return await QUERIES["has_unread"].row(connection, **values) is not None
 
     async def fetch(self, connection: Connection, limit: int) -> Sequence[Message]:
         """The next messages; none while another process of the group reads."""
-        cursors = await groups.lock_cursors(connection, self._group, self._aggregate_types)
-        entries = await outbox.published_after(connection, cursors, limit) if cursors else []
-        self._positions = {one.aggregate_type: one.position for one in entries}  # the last of each
-        return [one.message for one in entries]
+        values = {"consumer": self._group, "types": self._aggregate_types}
+        rows = await QUERIES["lock_cursors"].rows(connection, **values)
+        cursors = {row["aggregate_type"]: row["pos"] for row in rows}
+        found = await outbox.published_after(connection, cursors, limit) if cursors else {}
+        self._positions = {  # the last of each
+            message.topic.removeprefix(TOPIC_PREFIX): position
+            for position, message in found.items()
+        }
+        return list(found.values())
 
     async def advance(self, connection: Connection) -> None:
         """Move the cursors past the fetched messages."""
-        await groups.advance(connection, self._group, self._positions)
-
-    async def acknowledge(self) -> None:
-        """Nothing to do: the cursors are committed."""
-
-    async def rewind(self) -> None:
-        """Nothing to do: the cursors were not moved."""
-
-    async def dead_letter(
-        self, connection: Connection, message: Message, error: str, attempts: int
-    ) -> None:
-        """Nothing to do: the table has it."""
-
-    async def lag(self, connection: Connection) -> Lag:
-        """Empty: the database counts it."""
-        return Lag({})
-
-    async def close(self) -> None: ...
+        types, positions = list(self._positions), list(self._positions.values())
+        await QUERIES["advance_cursors"].run(
+            connection, consumer=self._group, types=types, pos=positions
+        )

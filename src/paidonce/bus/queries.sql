@@ -11,9 +11,10 @@ SELECT id, aggregate_type, aggregate_name, type, version, payload, occurred_at
 -- name: unpublished
 -- By the missing mark, never by a position: a transaction with a smaller number may commit after one
 -- with a greater number.
-SELECT seq, id, aggregate_type, coalesce(aggregate_name, aggregate_id::text) AS key,
-       type, version, occurred_at,
-       (payload || jsonb_build_object('version', version, 'occurred_at', occurred_at))::text AS body
+SELECT seq AS position, id, aggregate_type, coalesce(aggregate_name, aggregate_id::text) AS key,
+       type, version, occurred_at AS time,
+       convert_to((payload || jsonb_build_object('version', version, 'occurred_at', occurred_at)
+                  )::text, 'UTF8') AS body
   FROM outbox
  WHERE published_at IS NULL
  ORDER BY seq
@@ -34,10 +35,11 @@ UPDATE outbox AS o
    AND o.published_at IS NULL;
 
 -- name: published_after
-SELECT m.pos, m.id, c.aggregate_type, coalesce(m.aggregate_name, m.aggregate_id::text) AS key,
-       m.type, m.version, m.occurred_at, m.published_at,
-       (m.payload
-        || jsonb_build_object('version', m.version, 'occurred_at', m.occurred_at))::text AS body
+SELECT m.pos AS position, m.id, c.aggregate_type,
+       coalesce(m.aggregate_name, m.aggregate_id::text) AS key,
+       m.type, m.version, m.occurred_at AS time, m.published_at,
+       convert_to((m.payload || jsonb_build_object('version', m.version, 'occurred_at', m.occurred_at)
+                  )::text, 'UTF8') AS body
   FROM unnest(:types::text[], :pos::bigint[]) AS c (aggregate_type, pos),
        LATERAL (SELECT o.* FROM outbox AS o
                  WHERE o.aggregate_type = c.aggregate_type AND o.pos IS NOT NULL AND o.pos > c.pos

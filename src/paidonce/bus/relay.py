@@ -15,10 +15,9 @@ from paidonce.bus.contract import Bus
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.errors import BusUnavailableError
-from paidonce.runtime.backoff import Delays
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.runtime.leader import Leader, Leadership
-from paidonce.runtime.service import POLLING, Service
+from paidonce.runtime.service import POLLING, Delays, Service
 from paidonce.runtime.wakeup import Wakeup
 from paidonce.telemetry import logger
 
@@ -56,11 +55,6 @@ class Relay(Service):
         """Publish while this process leads; follow the leader otherwise."""
         await self._leader.follow(ROLE, self, self._lead)
 
-    def finish(self) -> None:
-        """Publish the current batch, and then stop."""
-        super().finish()
-        self._listener.wake()
-
     async def _lead(self, leadership: Leadership) -> None:
         connection = await leadership.session()
         self._require = leadership.require
@@ -89,16 +83,16 @@ class Relay(Service):
         """Give the bus the next messages; returns their positions in the outbox."""
         if self._bus.is_outbox:
             return await outbox.unpublished_positions(connection, self._limit)
-        entries = await outbox.unpublished(connection, self._limit)
-        if entries:
+        messages = await outbox.unpublished(connection, self._limit)
+        if messages:
             maybe_crash(CrashPoint.RELAY_READ)
             self._require()  # the rows may have been read before this process was frozen
             try:
                 async with asyncio.timeout(PUBLISH_TIMEOUT_S):
-                    await self._bus.publish([entry.message for entry in entries])
+                    await self._bus.publish(list(messages.values()))
             except TimeoutError:
                 raise BusUnavailableError(f"no answer for {PUBLISH_TIMEOUT_S:.0f} s") from None
-        return [entry.position for entry in entries]
+        return list(messages)
 
     async def _work(self, connection: Connection) -> None:
         try:

@@ -2,35 +2,77 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any, Final
 
 from paidonce import telemetry
 from paidonce.core.notifications import NotificationKind
 from paidonce.db.audit import record_action
 from paidonce.db.pool import Database
-from paidonce.db.queries import Connection
-from paidonce.guard import store
-from paidonce.guard.risk import POINTS, REMEMBERED_DAYS, VERIFIED_DAYS, BanPolicy, Suspicion
+from paidonce.db.queries import Connection, load_queries
 from paidonce.notifications import store as notifications_store
 from paidonce.notifications.model import Notification, Routes
 from paidonce.runtime.bounded import MAX_ENTRIES, Bounded
+
+QUERIES: Final = load_queries(__file__)
 
 MAX_WRITTEN_AT_ONCE: Final = 100
 OVERLAP: Final = timedelta(seconds=30)
 """Rows that were committed later than their timestamp are read again."""
 _LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)
+REMEMBERED_DAYS: Final = 7
+"""A ban that ended longer ago does not make the next one longer."""
+VERIFIED_DAYS: Final = 30
+"""An address that sent a verified delivery is not banned for this long."""
 
-OnLifted = Callable[[str], None]
+
+class Suspicion(StrEnum):
+    """What adds to the risk score."""
+
+    BAD_SIGNATURE = "bad_signature"
+    MALFORMED = "malformed"  # before it could be verified
+    UNKNOWN_SOURCE = "unknown_source"  # may be a mistake in the gateway's settings
+    INSISTENCE = "insistence"  # a flood of requests over the limit
+
+
+POINTS: Final = {
+    Suspicion.BAD_SIGNATURE: 1.0,
+    Suspicion.MALFORMED: 1.0,
+    Suspicion.UNKNOWN_SOURCE: 0.5,
+    Suspicion.INSISTENCE: 0.5,
+}
+"""What each adds to the score."""
+
+
+@dataclass(frozen=True, slots=True)
+class BanPolicy:
+    """When an address is banned, and for how long."""
+
+    threshold: float
+    half_life_s: float
+    first_s: float
+    longest_s: float
+
+    def decayed(self, score: float, age_s: float) -> float:
+        """A score after some time."""
+        return float(score * 0.5 ** (max(age_s, 0.0) / self.half_life_s))
+
+    def length_s(self, times: int) -> float:
+        """The length of the n-th ban of an address, from 1."""
+        doublings = min(times - 1, 30)
+        return min(self.first_s * 2.0**doublings, self.longest_s)
 
 
 class Bans:
     """The bans that this process knows; `sync` exchanges them with the other processes."""
 
-    def __init__(self, policy: BanPolicy, on_lifted: OnLifted, routes: Routes) -> None:
+    def __init__(self, policy: BanPolicy, routes: Routes) -> None:
         self._policy = policy
         self._routes = routes
-        self._on_lifted = on_lifted
+        self.on_lifted: Callable[[str], None] = lambda address: None
+        """Called when a ban is lifted, to reset the limits of the address."""
         self._scores: Bounded[str, tuple[float, float]] = Bounded()  # and when, in seconds
         self._until_s: Bounded[str, float] = Bounded()
         self._unsaved: Bounded[str, tuple[Suspicion, float]] = Bounded()  # and the score
@@ -38,13 +80,7 @@ class Bans:
         self._since = _LONG_AGO
 
     def __contains__(self, address: str) -> bool:
-        until_s = self._until_s.get(address)
-        if until_s is None:
-            return False
-        if until_s > time.time():
-            return True
-        self._until_s.pop(address, None)
-        return False
+        return address in self._until_s and self.left_s(address) > 0
 
     def left_s(self, address: str) -> float:
         """How long the address is still banned."""
@@ -84,36 +120,31 @@ class Bans:
         self, connection: Connection, address: str, suspicion: Suspicion, score: float
     ) -> datetime | None:
         """Until when the address is banned, longer each time; None for a verified sender."""
-        last = await store.ban_of(connection, address, REMEMBERED_DAYS)
+        last = await QUERIES["last_ban"].row(
+            connection, address=address, remembered_days=REMEMBERED_DAYS
+        )
         if last is not None and last["is_banned"]:
             until: datetime = last["until"]  # another process was first
             return until
         times = last["times"] + 1 if last is not None and last["is_remembered"] else 1
-        banned_until = await store.ban(
-            connection,
-            address=address,
-            reason=suspicion,
-            score=score,
-            times=times,
-            length_s=self._policy.length_s(times),
-            verified_days=VERIFIED_DAYS,
+        banned = {"address": address, "reason": suspicion, "score": score, "times": times}
+        length_s = self._policy.length_s(times)
+        row = await QUERIES["ban"].row(
+            connection, **banned, length_s=length_s, verified_days=VERIFIED_DAYS
         )
-        if banned_until is not None:
-            details: dict[str, Any] = {
-                "address": address,
-                "reason": suspicion,
-                "score": round(score, 1),
-                "times": times,
-                "until": banned_until.isoformat(),
-            }
-            await record_action(connection, "paidonce", "address_banned", **details)
-            notification = Notification(NotificationKind.BAN, datetime.now(UTC), details=details)
-            await notifications_store.add(connection, self._routes, notification)
-            telemetry.log_security("address_banned", **details)
-        return banned_until
+        if row is None:
+            return None
+        until = row["until"]
+        details: dict[str, Any] = banned | {"score": round(score, 1), "until": until.isoformat()}
+        await record_action(connection, "paidonce", "address_banned", **details)
+        notification = Notification(NotificationKind.BAN, datetime.now(UTC), details=details)
+        await notifications_store.add(connection, self._routes, notification)
+        telemetry.log_security("address_banned", **details)
+        return until
 
     async def _read(self, connection: Connection) -> None:
-        for row in reversed(await store.changes(connection, self._since, MAX_ENTRIES)):
+        rows = await QUERIES["changes"].rows(connection, since=self._since, limit=MAX_ENTRIES)
+        for row in reversed(rows):  # the oldest first
             self._since = max(self._since, row["changed_at"] - OVERLAP)
             if row["lifted_at"] is None:
                 self._until_s.put(row["address"], row["until"].timestamp())
@@ -125,5 +156,5 @@ class Bans:
         """Reset everything about an address whose ban was lifted."""
         for remembered in (self._until_s, self._scores, self._unsaved):
             remembered.pop(address, None)
-        self._on_lifted(address)
+        self.on_lifted(address)
         telemetry.log_security("ban_lifted", address=address)

@@ -65,11 +65,7 @@ class Limit:
 
     def hit(self, key: str) -> RateLimitState:
         """Count a request."""
-        now_s = time.monotonic()
-        window = self._windows.get(key)
-        if window is None or window.ends_s <= now_s:
-            window = _Window(now_s + self.window_s)
-            self._windows.put(key, window)
+        window = self._current(key)
         window.count += 1
         if self._on_hit is not None:
             self._on_hit(self, key)
@@ -84,17 +80,22 @@ class Limit:
 
     def learn(self, key: str, count: int, left_s: float) -> None:
         """Take over the count of all processes, in a window that ends in `left_s`."""
-        now_s = time.monotonic()
-        window = self._windows.get(key)
-        if window is None or window.ends_s <= now_s:
-            window = _Window(now_s)
-            self._windows.put(key, window)
+        window = self._current(key)
         window.count = max(window.count, count)
-        window.ends_s = now_s + min(max(left_s, 0.0), self.window_s)
+        window.ends_s = time.monotonic() + min(max(left_s, 0.0), self.window_s)
 
     def forget(self, key: str) -> None:
         """Reset a key."""
         self._windows.pop(key, None)
+
+    def _current(self, key: str) -> _Window:
+        """The window of a key; a new one if there is none, or if it is over."""
+        now_s = time.monotonic()
+        window = self._windows.get(key)
+        if window is None or window.ends_s <= now_s:
+            window = _Window(now_s + self.window_s)
+            self._windows.put(key, window)
+        return window
 
     def _state(self, window: _Window) -> RateLimitState:
         left_s = max(math.ceil(window.ends_s - time.monotonic()), 1)

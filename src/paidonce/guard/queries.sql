@@ -1,4 +1,5 @@
--- name: ban_of
+-- name: last_ban
+-- Locked.
 SELECT times, until > now() AND lifted_at IS NULL AS is_banned,
        until > now() - make_interval(days => :remembered_days::integer) AS is_remembered, until
   FROM bans

@@ -12,11 +12,10 @@ from typing import Final
 from paidonce import telemetry
 from paidonce.api.problems import Problem
 from paidonce.errors import InvalidSignatureError, MalformedError, PaidonceError
-from paidonce.guard.addresses import Addresses
+from paidonce.guard.addresses import Addresses, sender_unit
+from paidonce.guard.bans import Suspicion
 from paidonce.guard.limits import Limit, OnHit, RateLimitState
-from paidonce.guard.risk import Suspicion
 from paidonce.guard.security_log import SecurityLog
-from paidonce.guard.sender_addresses import sender_unit
 from paidonce.guard.senders import SenderRecords
 from paidonce.processing.items import Source
 from paidonce.settings import LimitsSettings
@@ -37,6 +36,7 @@ class Limits:
     verified_senders: Limit | None
     per_address: Limit | None
     per_source: Limit | None
+    api_keys: Limit | None
 
     @classmethod
     def of(cls, settings: LimitsSettings, on_hit: OnHit | None = None) -> "Limits":
@@ -46,11 +46,16 @@ class Limits:
             rate = getattr(settings, name)
             return Limit(name, rate, on_hit) if rate else None
 
-        verified = limit("verified_senders") if settings.unverified else None
-        return cls(limit("unverified"), verified, limit("per_address"), limit("per_source"))
+        return cls(
+            limit("unverified"),
+            limit("verified_senders") if settings.unverified else None,
+            limit("per_address"),
+            limit("per_source"),
+            limit("api_keys"),
+        )
 
     def of_addresses(self) -> Iterable[Limit]:
-        """The limits that are counted by address."""
+        """The limits of deliveries that are counted by address."""
         limits = (self.unverified, self.verified_senders, self.per_address)
         return (one for one in limits if one is not None)
 
@@ -71,7 +76,7 @@ class RequestGuard:
         self._limits = limits
         self._log = security_log
         self._on_forgotten = on_forgotten
-        senders.on_lifted = self.forget
+        senders.bans.on_lifted = self.forget
 
     def reject(self, address: str | None, source: Source | None, request_id: str) -> Problem | None:
         """The problem to answer with, if the sender is banned or over a limit."""
@@ -104,7 +109,7 @@ class RequestGuard:
             limit.hit(unit)
         if suspicion is not None:
             self._suspect(address, unit, suspicion)
-        score = self._senders.score(unit)
+        score = self._senders.bans.score(unit)
         self._log.note(action, unit, _name(source), request_id, score)
 
     def unsigned(self, address: str | None) -> None:
@@ -173,7 +178,7 @@ class RequestGuard:
     def _banned(self, unit: str, source: Source | None) -> Problem:
         """403, or 503 for a gateway that does not retry a 403."""
         status = 403 if source is None or source.provider.retries_rejected else 503
-        after_s = max(int(self._senders.ban_left_s(unit)), 1) if status == 503 else None
+        after_s = max(int(self._senders.bans.left_s(unit)), 1) if status == 503 else None
         return Problem(status, "ADDRESS_BANNED", "This address is banned for a while.", after_s)
 
 

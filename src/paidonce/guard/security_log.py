@@ -37,8 +37,7 @@ class SecurityLog:
         score: float | None = None,
     ) -> None:
         """Log a rejected request."""
-        if time.monotonic() >= self._ends_s:
-            self.flush()
+        self.flush_if_due()
         seen = self._seen.get((action, address))
         if seen is not None:
             seen.repeated += 1

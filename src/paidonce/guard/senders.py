@@ -4,21 +4,23 @@ All questions are answered from memory. A background service exchanges it with t
 unavailable database delays no delivery.
 """
 
-from collections.abc import Callable
+import time
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from paidonce.db.pool import Database
-from paidonce.guard.bans import Bans
-from paidonce.guard.risk import BanPolicy, Suspicion
+from paidonce.db.queries import Connection
+from paidonce.guard.bans import OVERLAP, QUERIES, VERIFIED_DAYS, BanPolicy, Bans, Suspicion
 from paidonce.guard.security_log import SecurityLog
-from paidonce.guard.verified_senders import VerifiedSenders
 from paidonce.notifications.model import Routes
+from paidonce.runtime.bounded import MAX_ENTRIES, Bounded
 from paidonce.runtime.service import Service
-from paidonce.runtime.wakeup import Listener
 
 POLL_S: Final = 2.0
 """Within this time every process knows the bans of the others."""
 WRITE_PAUSE_S: Final = 0.1
+MAX_VERIFIED_AT_ONCE: Final = 1_000
+_DAY_S: Final = 86_400.0
 
 
 class SenderRecords(Service):
@@ -35,18 +37,11 @@ class SenderRecords(Service):
         self._database = database
         self._log = security_log
         self._verified = VerifiedSenders()
-        self._bans = Bans(policy, self._lifted, routes or {})
-        self._news = Listener()
-        self.on_lifted: Callable[[str], None] = lambda address: None
-        """Called when a ban is lifted, to reset the limits of the address."""
+        self.bans = Bans(policy, routes or {})
 
     def is_banned(self, address: str) -> bool:
         """Whether its requests are rejected."""
-        return address in self._bans and address not in self._verified
-
-    def ban_left_s(self, address: str) -> float:
-        """How long it is still banned."""
-        return self._bans.left_s(address)
+        return address in self.bans and address not in self._verified
 
     def is_verified_sender(self, address: str) -> bool:
         """Whether it sent a verified delivery within VERIFIED_DAYS."""
@@ -56,39 +51,70 @@ class SenderRecords(Service):
         """Record a verified delivery; returns whether the sender is new today."""
         is_news = self._verified.add(address)
         if is_news:
-            self._news.wake()
+            self._listener.wake()
         return is_news
-
-    def score(self, address: str) -> float:
-        """Its risk score in this process."""
-        return self._bans.score(address)
 
     def suspect(self, address: str, suspicion: Suspicion) -> None:
         """Add to its risk score."""
-        if self._bans.suspect(address, suspicion):
-            self._news.wake()
+        if self.bans.suspect(address, suspicion):
+            self._listener.wake()
 
     async def run(self) -> None:
         """Exchange news with the other processes, until asked to finish."""
         try:
             while not self.is_finishing:
                 await self.pause(WRITE_PAUSE_S)
-                await self._news.wait(POLL_S)
+                await self._listener.wait(POLL_S)
                 self._log.flush_if_due()
                 await self.run_once()
         finally:
             self._log.flush()
 
-    def finish(self) -> None:
-        """Exchange once more, and then stop."""
-        super().finish()
-        self._news.wake()
-
     async def run_once(self) -> None:
         """Exchange news with the other processes. Raises DatabaseUnavailableError."""
         async with self._database.connection() as connection:
             await self._verified.sync(connection)
-        await self._bans.sync(self._database)
+        await self.bans.sync(self._database)
 
-    def _lifted(self, address: str) -> None:
-        self.on_lifted(address)
+
+class VerifiedSenders:
+    """Addresses that sent verified deliveries: they have a higher limit and are never banned.
+
+    The senders that this process knows; `sync` exchanges them with the other processes.
+    """
+
+    def __init__(self) -> None:
+        self._verified_s: Bounded[str, float] = Bounded()
+        self._unsaved: Bounded[str, None] = Bounded()
+        self._since = datetime.now(UTC) - timedelta(days=VERIFIED_DAYS)
+
+    def add(self, address: str) -> bool:
+        """Record a verified delivery; returns whether the sender is new today."""
+        seen_s = self._verified_s.get(address)
+        now_s = time.time()
+        if seen_s is not None and now_s - seen_s < _DAY_S:
+            return False
+        self._verified_s.put(address, now_s)
+        self._unsaved.put(address, None)
+        return True
+
+    def __contains__(self, address: str) -> bool:
+        seen_s = self._verified_s.get(address)
+        return seen_s is not None and time.time() - seen_s < VERIFIED_DAYS * _DAY_S
+
+    async def sync(self, connection: Connection) -> None:
+        """Write new senders of this process, and read those of others."""
+        unsaved = list(self._unsaved)[:MAX_VERIFIED_AT_ONCE]
+        if unsaved:
+            # Sorted, to avoid deadlocks.
+            await QUERIES["add_verified_senders"].run(connection, addresses=sorted(unsaved))
+            for address in unsaved:
+                self._unsaved.pop(address, None)
+        rows = await QUERIES["verified_senders"].rows(
+            connection, since=self._since, limit=MAX_ENTRIES
+        )
+        for row in reversed(rows):  # the oldest first
+            verified_s = row["verified_at"].timestamp()
+            if verified_s > self._verified_s.get(row["address"], 0.0):
+                self._verified_s.put(row["address"], verified_s)
+            self._since = max(self._since, row["verified_at"] - OVERLAP)

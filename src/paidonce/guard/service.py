@@ -1,13 +1,17 @@
 """What operators can do with bans."""
 
+from typing import Final
+
 from paidonce.core.actors import Actor
 from paidonce.db.audit import record_action
 from paidonce.db.paging import Page, page_of
 from paidonce.db.pool import Database
+from paidonce.db.queries import load_queries
 from paidonce.errors import NotFoundError
-from paidonce.guard import store
+from paidonce.guard.addresses import parse_sender_unit
 from paidonce.guard.model import BanQuery, BanView
-from paidonce.guard.sender_addresses import parse_sender_unit
+
+QUERIES: Final = load_queries(__file__)
 
 
 class BanService:
@@ -19,7 +23,7 @@ class BanService:
     async def search(self, query: BanQuery) -> Page[BanView]:
         """Banned addresses, in order."""
         async with self._database.connection() as connection:
-            rows = await store.list_bans(connection, query.cursor, query.limit + 1)
+            rows = await QUERIES["list"].rows(connection, after=query.cursor, limit=query.limit + 1)
         return page_of([BanView(**dict(row)) for row in rows], query.limit, lambda ban: ban.address)
 
     async def lift(self, address: str, actor: Actor) -> None:
@@ -29,11 +33,12 @@ class BanService:
         """
         unit = parse_sender_unit(address)
         async with self._database.transaction() as connection:
-            if not await store.lift(connection, unit):
+            if await QUERIES["lift"].row(connection, address=unit) is None:
                 raise NotFoundError("this address is not banned")
             await record_action(connection, actor.name, "ban_lifted", address=unit)
 
     async def count(self) -> int:
         """The number of banned addresses."""
         async with self._database.connection() as connection:
-            return await store.count_bans(connection)
+            row = await QUERIES["count"].row(connection)
+        return int(row["number"]) if row else 0

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from paidonce.db.pool import Database
 from paidonce.guard.addresses import Addresses
+from paidonce.guard.bans import BanPolicy
 from paidonce.guard.limits import Limit
 from paidonce.guard.request_guard import Limits, RequestGuard
-from paidonce.guard.risk import BanPolicy
 from paidonce.guard.security_log import SecurityLog
 from paidonce.guard.senders import SenderRecords
 from paidonce.guard.shared_limits import SharedCounts
@@ -17,20 +17,13 @@ from paidonce.settings import SecuritySettings, Settings
 
 @dataclass(frozen=True, slots=True)
 class GuardComponents:
-    """The parts of the guard."""
+    """The parts of the guard, and its background services."""
 
     addresses: Addresses
     guard: RequestGuard
     api_key_limit: Limit | None
-    senders: SenderRecords
     security_log: SecurityLog
-    shared: SharedCounts | None
-
-    @property
-    def services(self) -> list[Service]:
-        """The background services of the guard."""
-        services: list[Service] = [self.senders, self.addresses.hosts]
-        return services if self.shared is None else [*services, self.shared]
+    services: tuple[Service, ...]
 
 
 async def build_guard(settings: Settings, database: Database, routes: Routes) -> GuardComponents:
@@ -38,17 +31,15 @@ async def build_guard(settings: Settings, database: Database, routes: Routes) ->
     addresses = load_addresses(settings)
     security_log = SecurityLog()
     shared = SharedCounts(settings.limits.storage) if settings.limits.storage else None
-    on_hit = shared.add if shared else None
-    limits = Limits.of(settings.limits, on_hit)
-    key_rate = settings.limits.api_keys
-    api_key_limit = Limit("api_keys", key_rate, on_hit) if key_rate else None
+    limits = Limits.of(settings.limits, shared.add if shared else None)
     senders = SenderRecords(database, _policy(settings.security), security_log, routes)
     guard = RequestGuard(
         addresses, senders, limits, security_log, shared.forget if shared else None
     )
     await addresses.hosts.look_up()
     await senders.run_once()
-    return GuardComponents(addresses, guard, api_key_limit, senders, security_log, shared)
+    services = (senders, addresses.hosts, *filter(None, [shared]))
+    return GuardComponents(addresses, guard, limits.api_keys, security_log, services)
 
 
 def load_addresses(settings: Settings) -> Addresses:

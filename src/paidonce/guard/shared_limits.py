@@ -16,7 +16,6 @@ from paidonce.errors import ConfigurationError
 from paidonce.guard.limits import Limit
 from paidonce.runtime.bounded import Bounded
 from paidonce.runtime.service import Service
-from paidonce.runtime.wakeup import Listener
 from paidonce.telemetry import logger
 
 log = logger(__name__)
@@ -49,7 +48,6 @@ class SharedCounts(Service):
             ) from None
         self._untold: Bounded[tuple[Limit, str], int] = Bounded(MAX_UNTOLD)
         self._forgotten: Bounded[tuple[Limit, str], None] = Bounded(MAX_UNTOLD)
-        self._news = Listener()
         self._is_well = True
 
     def add(self, limit: Limit, key: str) -> None:
@@ -57,28 +55,23 @@ class SharedCounts(Service):
         self._untold[limit, key] = self._untold.pop((limit, key), 0) + 1
         if len(self._untold) > MAX_UNTOLD:
             self._untold.popitem(last=False)
-        self._news.wake()
+        self._listener.wake()
 
     def forget(self, limit: Limit, key: str) -> None:
         """Somebody begins anew, here and everywhere."""
         self._untold.pop((limit, key), None)
         self._forgotten.put((limit, key), None)
-        self._news.wake()
+        self._listener.wake()
 
     async def run(self) -> None:
         """Exchange counts until asked to finish."""
         try:
             while not self.is_finishing:
-                await self._news.wait()
+                await self._listener.wait()
                 await self.pause(PAUSE_S if await self._try_once() else AWAY_PAUSE_S)
         finally:
             with suppress(Exception):
                 await self._storage.bridge.storage.aclose()  # type: ignore[attr-defined]
-
-    def finish(self) -> None:
-        """Exchange once more, and then stop."""
-        super().finish()
-        self._news.wake()
 
     async def _try_once(self) -> bool:
         try:

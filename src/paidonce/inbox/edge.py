@@ -18,8 +18,8 @@ from paidonce import telemetry
 from paidonce.api.problems import INTERNAL, Problem, problem_of
 from paidonce.errors import PaidonceError
 from paidonce.guard.addresses import Addresses, named_headers
+from paidonce.guard.bans import Suspicion
 from paidonce.guard.request_guard import RequestGuard, suspicion_of
-from paidonce.guard.risk import Suspicion
 from paidonce.inbox.intake import Intake
 from paidonce.processing.items import Incoming, Request, Result, ResultKind, Source
 from paidonce.providers.contract import TEST_HEADER

@@ -18,7 +18,7 @@ from paidonce.errors import (
     RejectedError,
     TimestampExpiredError,
 )
-from paidonce.guard.sender_addresses import sender_unit
+from paidonce.guard.addresses import sender_unit
 from paidonce.inbox.confirmation import Approver
 from paidonce.inbox.evidence import EvidenceLimit, ExpiredLimit
 from paidonce.inbox.group import Group

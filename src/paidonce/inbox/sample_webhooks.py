@@ -10,7 +10,7 @@ from uuid_utils.compat import uuid7
 from paidonce.api.problems import Problem, ProblemError
 from paidonce.core.input import Reference, Text
 from paidonce.errors import ConfigurationError, InvalidRequestError, NotFoundError
-from paidonce.guard.sender_addresses import parse_address
+from paidonce.guard.addresses import parse_address
 from paidonce.inbox.edge import NO_SOURCE, PREFIX, SAMPLES, TESTS_REJECTED, ack_word
 from paidonce.inbox.intake import Intake
 from paidonce.orders.service import OrderService

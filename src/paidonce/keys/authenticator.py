@@ -10,11 +10,10 @@ from fastapi import Request
 from paidonce.api.auth import NO_KEY
 from paidonce.api.problems import ProblemError
 from paidonce.core.actors import Actor
-from paidonce.guard.addresses import Addresses, named_headers
+from paidonce.guard.addresses import Addresses, named_headers, sender_unit
 from paidonce.guard.limits import Limit, RateLimitState
 from paidonce.guard.request_guard import too_many_requests
 from paidonce.guard.security_log import SecurityLog
-from paidonce.guard.sender_addresses import sender_unit
 from paidonce.keys.service import KeyService
 from paidonce.runtime.bounded import Bounded
 

@@ -34,7 +34,7 @@ from paidonce.processing.outcomes import report
 from paidonce.queue import store as queue_store
 from paidonce.queue.claims import process_claimed
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
-from paidonce.runtime.notify import notify_workers
+from paidonce.runtime.wakeup import notify_workers
 
 MAX_AT_ONCE: Final = 128
 MAX_RUNS: Final = 10

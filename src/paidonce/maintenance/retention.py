@@ -10,7 +10,7 @@ from typing import Final
 
 from paidonce.db.queries import Connection, load_queries
 from paidonce.db.search import FIRST_ID, first_id_at
-from paidonce.guard.risk import REMEMBERED_DAYS, VERIFIED_DAYS
+from paidonce.guard.bans import REMEMBERED_DAYS, VERIFIED_DAYS
 from paidonce.maintenance.partitions import HOURLY_S
 from paidonce.settings import RetentionSettings
 from paidonce.telemetry import logger

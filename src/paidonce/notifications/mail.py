@@ -1,6 +1,5 @@
 """Sends e-mails by SMTP, encrypted if the server offers it; passwords only encrypted."""
 
-import asyncio
 import smtplib
 import socket
 import ssl
@@ -60,15 +59,13 @@ async def send_mail(
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(text)
     connections: list[smtplib.SMTP] = []
-    thread = DaemonThread("mail")
     try:
-        async with asyncio.timeout(MAIL_TIMEOUT_S):
-            return await thread.run(lambda: _deliver(server, mail, connections))
+        return await DaemonThread("mail").finish(
+            lambda: _deliver(server, mail, connections), MAIL_TIMEOUT_S
+        )
     except TimeoutError:
         _shut_down(connections)
         raise NotificationSendError(f"no result within {MAIL_TIMEOUT_S:.0f} s") from None
-    finally:
-        thread.end()
 
 
 def _deliver(server: SmtpServer, mail: EmailMessage, connections: list[smtplib.SMTP]) -> str:

@@ -20,10 +20,9 @@ from paidonce.notifications import store
 from paidonce.notifications.channels import Channel
 from paidonce.notifications.digest import compose
 from paidonce.notifications.model import NotificationMessage
-from paidonce.runtime.backoff import Backoff
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.runtime.leader import Leader, Leadership, LeadershipLostError
-from paidonce.runtime.service import Service
+from paidonce.runtime.service import Backoff, Service
 from paidonce.telemetry import logger
 
 log = logger(__name__)

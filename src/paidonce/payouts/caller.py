@@ -26,9 +26,8 @@ from paidonce.payouts.model import (
     after_silence,
 )
 from paidonce.payouts.processor import PayoutOptions, PayoutProcessor
-from paidonce.runtime.backoff import Delays
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
-from paidonce.runtime.service import POLLING, Service
+from paidonce.runtime.service import POLLING, Delays, Service
 from paidonce.runtime.wakeup import Wakeup
 from paidonce.telemetry import logger
 

@@ -50,7 +50,7 @@ from paidonce.providers.contract import (
 )
 from paidonce.queue import store
 from paidonce.queue.store import Claimed
-from paidonce.runtime.notify import notify_workers
+from paidonce.runtime.wakeup import notify_workers
 from paidonce.telemetry import logger
 
 log = logger(__name__)

@@ -32,8 +32,7 @@ from paidonce.providers.contract import (
 from paidonce.reconciliation import store
 from paidonce.reconciliation.model import Repair
 from paidonce.replay.reprocess import Reprocessor
-from paidonce.runtime.notify import notify_workers
-from paidonce.runtime.wakeup import Wakeup
+from paidonce.runtime.wakeup import Wakeup, notify_workers
 
 PATIENCE_S: Final = 30.0
 """How long to wait for repairs, besides the time of their lookups."""

@@ -44,7 +44,7 @@ from paidonce.queue.store import Claim
 from paidonce.replay import store
 from paidonce.replay.model import ReprocessKind, ReprocessResult, StoredEvent, reprocess_result
 from paidonce.replay.verify import needs_lookup, queue_name, verify, verify_refused
-from paidonce.runtime.notify import notify_workers
+from paidonce.runtime.wakeup import notify_workers
 
 PATIENCE_S: Final = 2.0
 """How long to wait for an event that is locked."""

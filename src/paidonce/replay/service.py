@@ -38,7 +38,7 @@ from paidonce.replay.model import (
 )
 from paidonce.replay.reprocess import Reprocessor
 from paidonce.replay.worker import ReplayRun
-from paidonce.runtime.notify import notify_workers
+from paidonce.runtime.wakeup import notify_workers
 
 DEFAULT_RATE: Final = 100
 """How many events per second a replay processes. A dry run uses MAX_RATE."""

@@ -49,9 +49,12 @@ _passings_left = 0
 
 
 def maybe_crash(point: CrashPoint) -> None:
-    """Kill the process if this point is armed."""
+    """Kill the process if this point is armed and passed often enough."""
+    global _passings_left  # noqa: PLW0603
     if point is _armed:
-        _count_down()
+        _passings_left -= 1
+        if _passings_left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def arm(environment: str) -> None:
@@ -70,10 +73,3 @@ def arm(environment: str) -> None:
             f"points are {known}"
         )
     _armed, _passings_left = CrashPoint(name), int(number)
-
-
-def _count_down() -> None:
-    global _passings_left  # noqa: PLW0603
-    _passings_left -= 1
-    if _passings_left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)

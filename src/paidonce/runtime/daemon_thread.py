@@ -33,11 +33,18 @@ class DaemonThread:
         self._calls.put((future, call))
         return await asyncio.wrap_future(future)
 
-    def end(self) -> None:
-        """End the thread after its current calls. A later call starts a new one."""
-        calls, self._calls = self._calls, None
-        if calls is not None:
-            calls.put(None)
+    async def finish(self, call: Callable[[], T], timeout_s: float) -> T:
+        """Make a last call, after which the thread ends. Raises TimeoutError.
+
+        A later call starts a new thread.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.run(call)
+        finally:
+            calls, self._calls = self._calls, None
+            if calls is not None:
+                calls.put(None)
 
 
 def _work(calls: Calls) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 
 from prometheus_client.multiprocess import mark_process_dead
 
-from paidonce.runtime.backoff import Backoff, Delays
+from paidonce.runtime.service import Backoff, Delays
 from paidonce.telemetry import configure_logging, logger
 
 log = logger(__name__)
@@ -120,9 +120,8 @@ class Processes:
         assert child.process is not None
         code, lived_s = child.process.exitcode, time.monotonic() - child.started_s
         mark_process_dead(child.process.pid)  # type: ignore[no-untyped-call]
-        if (
-            code == 2 and child.place.is_first_start
-        ):  # a mistake in the settings, which it has printed
+        if code == 2 and child.place.is_first_start:
+            # A mistake in the settings, which it has printed.
             self._stop()
             return
         if lived_s > STEADY_S:

@@ -1,14 +1,14 @@
 """The life cycle of background work: start, restart after a failure, stop within a deadline."""
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Final
 
 from paidonce.errors import PaidonceError
-from paidonce.runtime.backoff import Backoff, Delays
-from paidonce.runtime.wakeup import happens_within
 from paidonce.telemetry import SERVICE_CRASHES, bound, logger
 
 log = logger(__name__)
@@ -19,9 +19,76 @@ CANCEL_S: Final = 1.5
 """How long cancelled services have to end; includes the time of a user's handler."""
 STEADY_S: Final = 10.0
 """A restarted service that has run this long is healthy again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential backoff. Jitter adds up to that share of the delay, at random."""
+
+    initial_s: float = 1.0
+    factor: float = 2.0
+    max_s: float = 60.0
+    jitter: float = 0.2
+
+    def delay_s(self, failures: int) -> float:
+        """The delay after this many failures in a row."""
+        try:
+            delay_s = min(self.initial_s * self.factor ** (failures - 1), self.max_s)
+        except OverflowError:
+            delay_s = self.max_s
+        return delay_s * (1 + self.jitter * random.random())
+
+
+@dataclass(slots=True)
+class Delays:
+    """The delays of one series of failures."""
+
+    backoff: Backoff
+    failures: int = field(default=0, init=False)
+
+    def next_s(self) -> float:
+        """Count a failure; returns the delay before the next try."""
+        self.failures += 1
+        return self.backoff.delay_s(self.failures)
+
+    def reset(self) -> None:
+        """Start again with the shortest delay."""
+        self.failures = 0
+
+
 POLLING: Final = Backoff(initial_s=0.01, factor=2.0, max_s=0.25, jitter=0.0)
 """How long a busy service waits for a wake-up before it polls: longer while it finds nothing."""
 RESTART: Final = Backoff(initial_s=0.5, factor=2.0, max_s=5.0, jitter=0.1)
+
+
+async def happens_within(event: asyncio.Event, timeout_s: float | None) -> bool:
+    """Wait for the event; returns whether it was set in time. None waits for ever.
+
+    `asyncio.wait_for` in Python 3.11 loses a cancellation that arrives together with the event.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+class Listener:
+    """Waits for wake-ups. One that came while nobody waited ends the next wait at once."""
+
+    def __init__(self) -> None:
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Wake this listener only."""
+        self._woken.set()
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for a wake-up; returns whether one came in time."""
+        is_woken = await happens_within(self._woken, timeout_s)
+        self._woken.clear()
+        return is_woken
 
 
 class Service:
@@ -30,6 +97,7 @@ class Service:
     def __init__(self, name: str) -> None:
         self.name = name
         self._finishing = asyncio.Event()
+        self._listener = Listener()
         self._degraded_until_s = 0.0
 
     async def run(self) -> None:
@@ -37,8 +105,9 @@ class Service:
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Ask `run` to return after its current unit of work."""
+        """Ask `run` to return after its current unit of work; `_listener` waits no longer."""
         self._finishing.set()
+        self._listener.wake()
 
     @property
     def is_finishing(self) -> bool:

@@ -1,39 +1,21 @@
-"""Wakes services that wait for new rows. `runtime/notify.py` sends wake-ups to other processes.
+"""Wakes services that wait for new rows; other processes by LISTEN and NOTIFY on one channel.
 
 Correctness never depends on a wake-up: every service also polls, so a lost one costs seconds.
 """
 
 import asyncio
+from typing import TYPE_CHECKING, Final
 
+from paidonce.errors import DatabaseUnavailableError
+from paidonce.runtime.service import Listener, Service
 
-async def happens_within(event: asyncio.Event, timeout_s: float | None) -> bool:
-    """Wait for the event; returns whether it was set in time. None waits for ever.
+if TYPE_CHECKING:
+    from paidonce.db.pool import Database
+    from paidonce.db.queries import Connection
 
-    `asyncio.wait_for` in Python 3.11 loses a cancellation that arrives together with the event.
-    """
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
-
-
-class Listener:
-    """Waits for wake-ups. One that came while nobody waited ends the next wait at once."""
-
-    def __init__(self) -> None:
-        self._woken = asyncio.Event()
-
-    def wake(self) -> None:
-        """Wake this listener only."""
-        self._woken.set()
-
-    async def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for a wake-up; returns whether one came in time."""
-        is_woken = await happens_within(self._woken, timeout_s)
-        self._woken.clear()
-        return is_woken
+CHANNEL: Final = "paidonce_queue"
+NOTIFY_PAUSE_S: Final = 0.05
+"""At least this long between two NOTIFYs: their commits wait for each other."""
 
 
 class Wakeup:
@@ -58,3 +40,54 @@ class Wakeup:
         """Wake the listeners of this process only."""
         for listener in self._listeners:
             listener.wake()
+
+
+async def notify_workers(connection: "Connection") -> None:
+    """Wake the workers of all processes, once this transaction has committed."""
+    await connection.execute(f"NOTIFY {CHANNEL}")
+
+
+class WakeupSender(Service):
+    """Sends the wake-ups of this process to the others, many in one NOTIFY."""
+
+    def __init__(self, database: "Database", wakeup: Wakeup) -> None:
+        super().__init__("wakeup sender")
+        self._database = database
+        self._listener = wakeup.unsent
+
+    async def run(self) -> None:
+        """Send until asked to finish."""
+        while not self.is_finishing:
+            await self._listener.wait()
+            async with self._database.connection() as connection:
+                await notify_workers(connection)
+            await self.pause(NOTIFY_PAUSE_S)
+
+
+class WakeupReceiver(Service):
+    """Wakes the listeners of this process when another process sends a wake-up."""
+
+    def __init__(self, database: "Database", wakeup: Wakeup) -> None:
+        super().__init__("wakeup receiver")
+        self._database = database
+        self._wakeup = wakeup
+        self._ended = asyncio.Event()
+
+    async def run(self) -> None:
+        """Receive until asked to finish. Raises DatabaseUnavailableError."""
+        self._ended.clear()
+        connection = await self._database.dedicated()
+        try:
+            connection.add_termination_listener(lambda _: self._ended.set())
+            await connection.add_listener(CHANNEL, lambda *_: self._wakeup.wake_here())
+            self._wakeup.wake_here()  # for what was sent while nobody listened
+            await self._ended.wait()
+        finally:
+            connection.terminate()
+        if not self.is_finishing:
+            raise DatabaseUnavailableError("the connection that receives wake-ups was lost")
+
+    def finish(self) -> None:
+        """Stop receiving."""
+        super().finish()
+        self._ended.set()

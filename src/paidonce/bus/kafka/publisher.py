@@ -55,13 +55,8 @@ class Publisher:
             raise
 
     async def close(self) -> None:
-        try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._thread.run(self._discard)
-        except TimeoutError:
-            pass
-        finally:
-            self._thread.end()
+        with contextlib.suppress(TimeoutError):
+            await self._thread.finish(self._discard, CLOSE_TIMEOUT_S)
 
     def _send(self, records: Sequence[Record], is_cancelled: threading.Event) -> None:
         self._topics.ensure({record.topic for record in records})

@@ -1,6 +1,5 @@
 """Reads Kafka topics as a member of a consumer group."""
 
-import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from confluent_kafka import (
 
 from paidonce import telemetry
 from paidonce.bus.cloud_events import MAX_BODY_BYTES, MAX_KEY_BYTES, headers_of, message_of
-from paidonce.bus.contract import Lag
+from paidonce.bus.contract import Lag, Reader
 from paidonce.bus.kafka.options import KafkaOptions
 from paidonce.bus.kafka.publisher import Publisher, Record
 from paidonce.bus.kafka.topics import LAG_TIMEOUT_S, Topics, unavailable
@@ -52,7 +51,7 @@ class _InvalidRecord:
     error: str
 
 
-class KafkaReader:
+class KafkaReader(Reader):
     """One member of a consumer group.
 
     Every record is either fetched or becomes a dead letter before its offset is committed. A member
@@ -97,9 +96,6 @@ class KafkaReader:
         """The messages that `wait` has fetched."""
         return self._messages
 
-    async def advance(self, connection: Connection) -> None:
-        """Nothing to do: offsets are committed after the transaction."""
-
     async def acknowledge(self) -> None:
         """Commit the offsets. A failed commit is repeated; nothing depends on it."""
         await self._thread.run(self._acknowledge)
@@ -123,12 +119,9 @@ class KafkaReader:
     async def close(self) -> None:
         """Leave the group, so that other members continue at once."""
         try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._thread.run(self._leave)
+            await self._thread.finish(self._leave, CLOSE_TIMEOUT_S)
         except TimeoutError:
             log.warning("kafka_close_timed_out", group=self._group)
-        finally:
-            self._thread.end()
 
     async def _dead_letter_invalid(self, records: Sequence[_InvalidRecord]) -> None:
         await self._publisher.publish([self._dead_letter_record(one) for one in records])
