@@ -37,7 +37,7 @@ from paidonce.processing.items import Incoming, Request, Result, ResultKind, Sou
 from paidonce.processing.transactions import Processor
 from paidonce.providers.contract import Delivery, key_digest
 from paidonce.runtime.group_commit import FLUSHERS
-from paidonce.settings import load_settings
+from paidonce.settings.reading import load_settings
 
 TIMEOUT_S = 180.0
 

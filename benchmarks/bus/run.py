@@ -19,7 +19,7 @@ from benchmarks.markdown import markdown_list, markdown_table, write_section
 from benchmarks.terminal import terminal_table
 from paidonce.bus.relay import MAX_BATCH
 from paidonce.db.opening import open_migrated_database
-from paidonce.settings import load_settings
+from paidonce.settings.reading import load_settings
 
 SECTION = "bus"
 NAME = "bench_bus"

@@ -14,7 +14,7 @@ from paidonce.db.pool import Database
 from paidonce.processing.items import Source
 from paidonce.processing.transactions import Processor
 from paidonce.queue.worker import Worker
-from paidonce.settings import load_settings
+from paidonce.settings.reading import load_settings
 
 NAME = "bench_growth"
 BATCH = 64

@@ -22,7 +22,7 @@ from paidonce.bootstrap.rules import load_rules
 from paidonce.bootstrap.services import Services, build_services
 from paidonce.db.opening import open_migrated_database
 from paidonce.db.search import BUDGET
-from paidonce.settings import load_settings
+from paidonce.settings.reading import load_settings
 
 SECTION = "search"
 NAME = "bench_search"

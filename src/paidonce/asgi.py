@@ -20,7 +20,8 @@ from paidonce.bootstrap.services import Services
 from paidonce.db.queries import Connection
 from paidonce.inbox.edge import Receive, Scope, Send
 from paidonce.runtime.crashpoints import arm
-from paidonce.settings import Settings, load_settings
+from paidonce.settings import Settings
+from paidonce.settings.reading import load_settings
 from paidonce.telemetry import configure_logging_unless_configured, logger
 
 log = logger(__name__)

@@ -1,36 +1,5 @@
 """Every error that Paidonce raises itself.
 
-PaidonceError
-├── ConfigurationError            a setting is wrong: names the key, the value and the remedy
-├── EmbeddedDatabaseError         the embedded PostgreSQL cannot be started or stopped
-├── UnsupportedDatabaseError      the database cannot be used: version, clock, schema
-├── DatabaseUnavailableError      the database cannot be reached now: try again later
-├── BusUnavailableError           the bus cannot be reached now, or did not accept a message
-├── InvalidMessageError           a message of the bus can never be consumed
-├── QueueFullError                too many deliveries are waiting
-├── RejectedError                 a delivery is rejected; `code` is the reason
-│   ├── InvalidSignatureError
-│   ├── TimestampExpiredError
-│   ├── ReplayedNonceError
-│   ├── NotApprovedError          a request for confirmation is not approved
-│   └── MalformedError
-├── GatewayError                  a lookup at the gateway failed
-│   ├── GatewayUnreachableError   no answer, or the gateway does not know the payment yet
-│   └── GatewayMismatchError      the gateway contradicts the event
-├── ArchiveError                  a partition cannot be archived, and is kept
-├── NotificationSendError         a channel did not accept a notification
-├── HandlerError                  a user's handler decides what happens to its event
-│   ├── Retry                     call me again later
-│   └── Reject                    do not call me again
-├── InvalidMoneyError             an amount or currency is not valid
-└── RequestError                  an operator asked for something that cannot be done
-    ├── NotFoundError
-    ├── ConflictError
-    │   ├── StillRejectedError        a delivery is rejected again
-    │   ├── ReservationRejectedError  a wallet cannot execute the command
-    │   └── PayoutRejectedError       a payout cannot be started or changed
-    └── InvalidRequestError
-
 Errors do not depend on HTTP; `api/problems.py` maps them to statuses.
 """
 
@@ -185,36 +154,12 @@ class NotFoundError(RequestError):
 
 
 class ConflictError(RequestError):
-    """The request conflicts with the current state."""
+    """The request conflicts with the current state. `code` may say why."""
 
-    code = "CONFLICT"
-
-
-class StillRejectedError(ConflictError):
-    """A rejected delivery is rejected again; `code` is the reason."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class ReservationRejectedError(ConflictError):
-    """A wallet cannot execute a command; `code` is the reason. Nothing is changed."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class PayoutRejectedError(ConflictError):
-    """A payout cannot be started or changed; `code` is the reason."""
-
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, message: str, code: str = "CONFLICT") -> None:
         super().__init__(message)
         self.code = code
 
 
 class InvalidRequestError(RequestError):
     """The request is not valid."""
-
-    code = "INVALID_REQUEST"

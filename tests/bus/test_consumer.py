@@ -9,7 +9,6 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from paidonce import telemetry
 from paidonce.bus import groups, outbox
 from paidonce.bus.bisect import Retries
 from paidonce.bus.consumer import Consumer
@@ -20,6 +19,7 @@ from paidonce.core.notifications import NotificationKind
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.errors import BusUnavailableError, InvalidMessageError
+from paidonce.telemetry import metrics
 from tests.bus.poison import POISON, PoisonConsumer, drained
 from tests.bus.traffic import (
     ABOUT,
@@ -227,11 +227,11 @@ async def test_consumed_messages_and_dead_letters_are_counted(database: Database
 
     def counts() -> list[int]:
         counters: list[Any] = [
-            telemetry.BUS_CONSUMED,
-            telemetry.BUS_DUPLICATES,
-            telemetry.BUS_DEAD_LETTERED,
+            metrics.BUS_CONSUMED,
+            metrics.BUS_DUPLICATES,
+            metrics.BUS_DEAD_LETTERED,
         ]
-        return [telemetry.total(one) for one in counters]
+        return [metrics.total(one) for one in counters]
 
     before = counts()
     facts = await write_changes(database, "a", POISON)

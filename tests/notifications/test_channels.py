@@ -9,7 +9,7 @@ import pytest
 from paidonce.core.notifications import NotificationKind
 from paidonce.errors import ConfigurationError
 from paidonce.notifications.channels import Channel, load_channels, routes
-from paidonce.settings import load_settings
+from paidonce.settings.reading import load_settings
 
 WRONG: Final = {
     'kind = "pager"': ["kind", "pager"],

@@ -11,7 +11,6 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
-from paidonce import telemetry
 from paidonce.core.events import EventId, PaymentId
 from paidonce.core.notifications import NotificationKind
 from paidonce.db.pool import Database
@@ -29,6 +28,7 @@ from paidonce.notifications.notifier import ROLE, Notifier
 from paidonce.runtime import leader as leader_module
 from paidonce.runtime.leader import Leader
 from paidonce.settings import NotificationSettings
+from paidonce.telemetry import metrics
 from tests.support.notification_receivers import MailServer, Receiver
 
 NOW: Final = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -269,7 +269,7 @@ async def test_a_channel_that_raises_does_not_stop_the_others(
     office.channels["broken"] = replace(office.channels["broken"], sender=BrokenSender())
     webhook(office, receiver, "good", every_s=1)
     monkeypatch.setattr(notifications_notifier, "POLL_S", 0.01)
-    counted = telemetry.total(telemetry.SERVICE_CRASHES)
+    counted = metrics.total(metrics.SERVICE_CRASHES)
     notifier = office.notifier
     running = asyncio.create_task(notifier.run())
     async with asyncio.timeout(120):
@@ -279,7 +279,7 @@ async def test_a_channel_that_raises_does_not_stop_the_others(
             await asyncio.sleep(0.01)
     notifier.finish()
     await running
-    assert telemetry.total(telemetry.SERVICE_CRASHES) > counted
+    assert metrics.total(metrics.SERVICE_CRASHES) > counted
     assert ("broken", "SENT") not in {one[:2] for one in await office.messages()}
 
 

@@ -11,7 +11,7 @@ from paidonce.core.actors import HOST
 from paidonce.core.callbacks import GatewayStatus
 from paidonce.core.money import Money
 from paidonce.db.pool import Database
-from paidonce.errors import PayoutRejectedError
+from paidonce.errors import ConflictError
 from paidonce.payouts.gateway import GatewayAnswer, GatewayRefusal
 from paidonce.payouts.model import PollSchedule
 from paidonce.settings import WalletSettings
@@ -107,9 +107,9 @@ async def test_an_operator_captures_or_fails_a_mismatch(
     assert await standing(payouts, "seen") == ("COMPLETED", None)
     assert await payouts.balance(wallet) == (8_000, 0)
     for name in names:
-        with pytest.raises(PayoutRejectedError):
+        with pytest.raises(ConflictError, match="cannot be failed"):
             await verbs.payouts.fail(name, HOST)
-        with pytest.raises(PayoutRejectedError):
+        with pytest.raises(ConflictError, match="nothing to capture"):
             await verbs.payouts.capture(name, HOST)
     found = await payouts.rows("SELECT action FROM audit_log ORDER BY id")
     assert [row["action"] for row in found] == [

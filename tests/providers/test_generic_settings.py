@@ -13,7 +13,7 @@ from paidonce.errors import ConfigurationError
 from paidonce.providers import load_providers
 from paidonce.providers.contract import Delivery, ProviderConfig
 from paidonce.providers.generic import provider as generic
-from paidonce.settings import load_settings
+from paidonce.settings.reading import load_settings
 from tests.providers.cases.generic import PAGE, ed25519, pem
 from tests.providers.conformance import JSON, KEY, RECEIVED_AT
 

@@ -11,12 +11,7 @@ import pytest_asyncio
 
 from paidonce.core.events import EventStatus
 from paidonce.db.pool import POOL_SIZE
-from paidonce.errors import (
-    ConflictError,
-    DatabaseUnavailableError,
-    NotFoundError,
-    StillRejectedError,
-)
+from paidonce.errors import ConflictError, DatabaseUnavailableError, NotFoundError
 from paidonce.events.model import EventFilter
 from paidonce.hooks.registry import Handlers, HookEvent, HookType
 from paidonce.lookup.worker import LookupWorker
@@ -186,7 +181,7 @@ async def test_a_replayed_nonce_stays_refused(shop: Stage, processor: Processor)
     first, second = shop.paid("p", nonce="n"), shop.paid("q", nonce="n")
     await processor.process([first])
     await processor.process([second])
-    with pytest.raises(StillRejectedError) as refused:
+    with pytest.raises(ConflictError) as refused:
         await reprocessed(shop, second)
     assert refused.value.code == "REPLAYED_NONCE"
     assert await shop.number("webhook_events") == 2

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from paidonce import telemetry
 from paidonce.errors import DatabaseUnavailableError
 from paidonce.runtime import service as service_module
 from paidonce.runtime.service import Backoff, Service, Supervisor
+from paidonce.telemetry import metrics
 
 LONG_S = 60.0
 
@@ -75,14 +75,14 @@ async def test_services_finish_and_are_cancelled_if_they_do_not() -> None:
 @pytest.mark.usefixtures("_restarts_at_once")
 async def test_a_service_that_raises_is_logged_counted_and_restarted() -> None:
     """OBS-1"""
-    counted = telemetry.total(telemetry.SERVICE_CRASHES)
+    counted = metrics.total(metrics.SERVICE_CRASHES)
     failing = Failing(RuntimeError("not foreseen"), RuntimeError("again"))
     with capture_logs() as logged:
         async with Supervisor(failing, Working()).running() as supervisor:
             async with asyncio.timeout(LONG_S):
                 await failing.works.wait()
             assert supervisor.degraded == ["failing"], "until it has worked for a while"
-    assert telemetry.total(telemetry.SERVICE_CRASHES) == counted + 2
+    assert metrics.total(metrics.SERVICE_CRASHES) == counted + 2
     crashes = [one for one in logged if one.get("service") == "failing"]
     assert [(one["event"], str(one["exc_info"])) for one in crashes] == [
         ("service_crashed", "not foreseen"),

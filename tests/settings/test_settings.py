@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from paidonce.errors import ConfigurationError
-from paidonce.settings import Settings, load_settings, resolve_secret
+from paidonce.settings import Settings
+from paidonce.settings.reading import load_settings
+from paidonce.settings.secrets import resolve_secret
 
 SECRET = "hunter2-and-some-more"
 Written = Callable[[str], Path]

@@ -16,7 +16,7 @@ from paidonce.bootstrap.services import build_services
 from paidonce.core.events import DEFERRED, EventId, EventStatus, SourceId
 from paidonce.core.retry import RetryPolicy
 from paidonce.db.pool import Database
-from paidonce.errors import InvalidSignatureError, StillRejectedError
+from paidonce.errors import ConflictError, InvalidSignatureError
 from paidonce.linking.linker import Linker
 from paidonce.processing.items import Incoming, Item, QueueName, Rejected, ResultKind, Source
 from paidonce.processing.transactions import Processor
@@ -130,7 +130,7 @@ class Shop:
         )
         if rows:
             reprocessor = Reprocessor(self.stage.database, self.stage.rules)
-            with contextlib.suppress(StillRejectedError):
+            with contextlib.suppress(ConflictError):
                 await reprocessor.reprocess(self.luck.choice(rows)["id"], "somebody")
 
     async def fold(self) -> None:

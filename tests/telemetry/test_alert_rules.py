@@ -4,11 +4,10 @@ import re
 from pathlib import Path
 from typing import Final
 
-from paidonce import telemetry
-from paidonce.telemetry.metrics import Measure
+from paidonce.telemetry import metrics
 
 RULES: Final = Path(__file__).parents[2] / "examples/prometheus/bus.rules.yml"
-GAUGES: Final = {one.name for one in vars(telemetry).values() if isinstance(one, Measure)}
+GAUGES: Final = {one.name for one in vars(metrics).values() if isinstance(one, metrics.Measure)}
 
 
 def test_every_alert_asks_for_gauges_that_are_measured() -> None:

@@ -17,7 +17,7 @@ import pytest
 from paidonce.errors import PaidonceError
 from paidonce.providers import load_providers, load_source_secrets
 from paidonce.providers.contract import Provider, SampleEvent
-from paidonce.settings import load_settings
+from paidonce.settings.reading import load_settings
 from tests.providers.cases.alipay import ADDRESSEES, alipay_form, china_time
 from tests.providers.cases.standard import whsec
 from tests.providers.conformance import FORM

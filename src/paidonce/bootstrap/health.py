@@ -12,7 +12,6 @@ from prometheus_client import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel
 
-from paidonce import telemetry
 from paidonce.api.problems import CONTENT_TYPE
 from paidonce.bootstrap.services import Services
 from paidonce.bus.model import BusStatus
@@ -23,17 +22,19 @@ from paidonce.errors import DatabaseUnavailableError, PaidonceError
 from paidonce.inbox.group import Group
 from paidonce.processing.items import Source
 from paidonce.runtime.service import Supervisor
+from paidonce.telemetry import metrics
+from paidonce.telemetry.metrics import exposition
 
 UNLINKED: Final = frozenset({Code.USER_MISSING, Code.UNLINKED_PAYMENT, Code.ORDER_MISSING})
 WAITING_STATUSES: Final = ("RECEIVED", "VALIDATED", "FAILED_RETRYABLE", "DEAD_LETTER")
 
 _ERRORS: Final = {
-    "invalid_signature": telemetry.INVALID_SIGNATURES,
-    "stale": telemetry.STALE,
-    "conflict": telemetry.CONFLICTS,
-    "failed_retryable": telemetry.FAILED_RETRYABLE,
-    "failed_final": telemetry.FAILED_FINAL,
-    "dead_letter": telemetry.DEAD_LETTERS,
+    "invalid_signature": metrics.INVALID_SIGNATURES,
+    "stale": metrics.STALE,
+    "conflict": metrics.CONFLICTS,
+    "failed_retryable": metrics.FAILED_RETRYABLE,
+    "failed_final": metrics.FAILED_FINAL,
+    "dead_letter": metrics.DEAD_LETTERS,
 }
 _AWAY: Final[dict[int | str, dict[str, Any]]] = {
     503: {
@@ -112,7 +113,7 @@ def add_health(api: FastAPI, health: HealthSource) -> None:
     @api.get("/metrics", tags=["health"], response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Prometheus metrics."""
-        text = telemetry.exposition(await measures.measured())
+        text = exposition(await measures.measured())
         return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
@@ -131,7 +132,7 @@ async def _webhooks_health(health: HealthSource, answer: Response) -> Health:
             for source in health.sources.values()
         ],
         response_time_ms=round((time.monotonic() - started_s) * 1000, 3),
-        errors={name: telemetry.total(counter) for name, counter in _ERRORS.items()},
+        errors={name: metrics.total(counter) for name, counter in _ERRORS.items()},
     )
 
 
@@ -174,42 +175,40 @@ async def _measured(services: Services) -> list[Metric]:
         for row in money
     }
     return [
-        telemetry.BACKLOG.family({labels: row["number"] for labels, row in rows.items()}),
-        telemetry.OLDEST_EVENT.family({labels: row["oldest_s"] for labels, row in rows.items()}),
-        telemetry.UNAPPLIED.family(counts),
-        telemetry.UNAPPLIED_AMOUNT.family(amounts),
-        telemetry.OLDEST_UNAPPLIED.family({(): _oldest_s(money)}),
-        telemetry.OLDEST_UNLINKED.family(
+        metrics.BACKLOG.family({labels: row["number"] for labels, row in rows.items()}),
+        metrics.OLDEST_EVENT.family({labels: row["oldest_s"] for labels, row in rows.items()}),
+        metrics.UNAPPLIED.family(counts),
+        metrics.UNAPPLIED_AMOUNT.family(amounts),
+        metrics.OLDEST_UNAPPLIED.family({(): _oldest_s(money)}),
+        metrics.OLDEST_UNLINKED.family(
             {(): _oldest_s(row for row in money if row["reason"] in UNLINKED)}
         ),
-        telemetry.REVIEW.family({(row["reason"],): row["number"] for row in review}),
-        telemetry.OLDEST_REVIEW.family({(row["reason"],): row["oldest_s"] for row in review}),
-        telemetry.BANS.family({(): bans}),
-        telemetry.NOTIFICATIONS_PENDING.family({(one.channel,): one.number for one in pending}),
-        telemetry.NOTIFICATIONS_OLDEST_PENDING.family(
+        metrics.REVIEW.family({(row["reason"],): row["number"] for row in review}),
+        metrics.OLDEST_REVIEW.family({(row["reason"],): row["oldest_s"] for row in review}),
+        metrics.BANS.family({(): bans}),
+        metrics.NOTIFICATIONS_PENDING.family({(one.channel,): one.number for one in pending}),
+        metrics.NOTIFICATIONS_OLDEST_PENDING.family(
             {(one.channel,): one.oldest_s for one in pending}
         ),
-        telemetry.RECONCILIATION_FINDINGS.family(
+        metrics.RECONCILIATION_FINDINGS.family(
             {(row["source"], row["kind"]): row["number"] for row in findings}
         ),
-        telemetry.RECONCILIATION_AGE.family({(row["source"],): row["age_s"] for row in reconciled}),
-        telemetry.WALLET_PAYMENTS_REVIEW.family(
+        metrics.RECONCILIATION_AGE.family({(row["source"],): row["age_s"] for row in reconciled}),
+        metrics.WALLET_PAYMENTS_REVIEW.family(
             {(reason,): number for reason, number in wallet_review.items()}
         ),
-        telemetry.DEAD_CALLBACKS.family({(): dead_callbacks}),
+        metrics.DEAD_CALLBACKS.family({(): dead_callbacks}),
         *_measured_bus(bus),
     ]
 
 
 def _measured_bus(bus: BusStatus) -> list[Metric]:
     return [
-        telemetry.BUS_UNPUBLISHED.family({(): bus.unpublished}),
-        telemetry.BUS_OLDEST_UNPUBLISHED.family({(): bus.oldest_unpublished_s}),
-        telemetry.BUS_LAG.family(
-            {(one.consumer, one.aggregate_type): one.lag for one in bus.groups}
-        ),
-        telemetry.BUS_INACTIVE.family({(name,): s for name, s in bus.inactive_s().items()}),
-        telemetry.BUS_DEAD_LETTERS.family({(name,): n for name, n in bus.dead_letters.items()}),
+        metrics.BUS_UNPUBLISHED.family({(): bus.unpublished}),
+        metrics.BUS_OLDEST_UNPUBLISHED.family({(): bus.oldest_unpublished_s}),
+        metrics.BUS_LAG.family({(one.consumer, one.aggregate_type): one.lag for one in bus.groups}),
+        metrics.BUS_INACTIVE.family({(name,): s for name, s in bus.inactive_s().items()}),
+        metrics.BUS_DEAD_LETTERS.family({(name,): n for name, n in bus.dead_letters.items()}),
     ]
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
-from paidonce import telemetry
 from paidonce.bootstrap.registration import register_source, sync_plans
 from paidonce.core.events import SourceId
 from paidonce.core.masking import Masker
@@ -23,7 +22,9 @@ from paidonce.payouts.processor import PayoutOptions
 from paidonce.processing.items import Rules, Source
 from paidonce.providers import load_providers, load_source_secrets
 from paidonce.reconciliation.worker import Timer
-from paidonce.settings import PlanSettings, Settings, resolve_secret
+from paidonce.settings import PlanSettings, Settings
+from paidonce.settings.secrets import resolve_secret
+from paidonce.telemetry import mask_with
 
 
 def check_settings(settings: Settings) -> None:
@@ -72,7 +73,7 @@ def _rules_of(
     by_id: dict[SourceId, Source] = {source.id: source for source in sources.values()}
     kept = frozenset(map(Kind, settings.refunds.kept))
     masker = Masker([*load_source_secrets(settings), *_gateway_keys(settings)])
-    telemetry.mask_with(masker)
+    mask_with(masker)
     retry = RetryPolicy(**settings.retry.model_dump())
     channels = load_channels(settings.notifications)
     return Rules(plans, by_id, retry, kept, handlers, masker, routes(channels))

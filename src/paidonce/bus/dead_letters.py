@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from paidonce import telemetry
 from paidonce.bus.bisect import MAX_RERUNS, MessageFailure
 from paidonce.bus.contract import Consume, Reader
 from paidonce.bus.model import BusDeadLetter, BusDeadLetterFilter, BusDeadLetterQuery, Message
@@ -16,7 +15,7 @@ from paidonce.db.queries import Connection, load_queries
 from paidonce.errors import InvalidMessageError
 from paidonce.notifications import store as notifications_store
 from paidonce.notifications.model import Notification, Routes, clean, clean_text
-from paidonce.telemetry import logger
+from paidonce.telemetry import logger, metrics
 
 log = logger(__name__)
 
@@ -178,7 +177,7 @@ class DeadLetterQueue:
                 raise
             return await self._fail(connection, found.letter_id, error)
         self._lost_races = 0
-        telemetry.bound(telemetry.BUS_CONSUMED, self._group).inc()
+        metrics.bound(metrics.BUS_CONSUMED, self._group).inc()
         return True
 
     async def _fail(self, connection: Connection, letter_id: int, error: Exception) -> bool:

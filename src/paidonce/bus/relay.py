@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from paidonce import telemetry
 from paidonce.bus import outbox
 from paidonce.bus.contract import Bus
 from paidonce.db.pool import Database
@@ -19,7 +18,7 @@ from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.runtime.leader import Leader, Leadership
 from paidonce.runtime.service import POLLING, Delays, Service
 from paidonce.runtime.wakeup import Wakeup
-from paidonce.telemetry import logger
+from paidonce.telemetry import logger, metrics
 
 log = logger(__name__)
 
@@ -76,7 +75,7 @@ class Relay(Service):
         maybe_crash(CrashPoint.PUBLISHED)
         await outbox.mark_published(connection, positions)
         self._wakeup.wake()
-        telemetry.BUS_PUBLISHED.inc(len(positions))
+        metrics.BUS_PUBLISHED.inc(len(positions))
         return len(positions)
 
     async def _publish(self, connection: Connection) -> Sequence[int]:

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import orjson
 
-from paidonce import telemetry
 from paidonce.db.queries import Connection, Row, load_queries
+from paidonce.telemetry import masked
 
 QUERIES: Final = load_queries(__file__)
 
@@ -53,8 +53,7 @@ async def record_action(
 ) -> None:
     """Write an operator's action to the audit log. Texts are masked as in the logs."""
     shown = {
-        name: telemetry.masked(value) if isinstance(value, str) else value
-        for name, value in details.items()
+        name: masked(value) if isinstance(value, str) else value for name, value in details.items()
     }
     await QUERIES["record_action"].run(
         connection,

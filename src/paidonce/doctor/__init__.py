@@ -9,7 +9,7 @@ from pathlib import Path
 from paidonce.doctor import database, machine
 from paidonce.doctor.checks import CheckResult, CheckState, refused, skipped
 from paidonce.errors import ConfigurationError
-from paidonce.settings import config_path, load_settings
+from paidonce.settings.reading import config_path, load_settings
 
 __all__ = ["CheckResult", "CheckState", "examine"]
 

@@ -19,7 +19,8 @@ from paidonce.guard.setup import load_addresses
 from paidonce.keys.pepper import load_pepper, pepper_file
 from paidonce.notifications.channels import load_channels
 from paidonce.providers import load_providers
-from paidonce.settings import Settings, resolve_secret
+from paidonce.settings import Settings
+from paidonce.settings.secrets import resolve_secret
 
 SHORTEST_SECRET: Final = 16
 LOW_DISK_BYTES: Final = 10**9

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
-from paidonce import telemetry
 from paidonce.core.notifications import NotificationKind
 from paidonce.db.audit import record_action
 from paidonce.db.pool import Database
@@ -15,6 +14,7 @@ from paidonce.db.queries import Connection, load_queries
 from paidonce.notifications import store as notifications_store
 from paidonce.notifications.model import Notification, Routes
 from paidonce.runtime.bounded import MAX_ENTRIES, Bounded
+from paidonce.telemetry import log_security
 
 QUERIES: Final = load_queries(__file__)
 
@@ -139,7 +139,7 @@ class Bans:
         await record_action(connection, "paidonce", "address_banned", **details)
         notification = Notification(NotificationKind.BAN, datetime.now(UTC), details=details)
         await notifications_store.add(connection, self._routes, notification)
-        telemetry.log_security("address_banned", **details)
+        log_security("address_banned", **details)
         return until
 
     async def _read(self, connection: Connection) -> None:
@@ -157,4 +157,4 @@ class Bans:
         for remembered in (self._until_s, self._scores, self._unsaved):
             remembered.pop(address, None)
         self.on_lifted(address)
-        telemetry.log_security("ban_lifted", address=address)
+        log_security("ban_lifted", address=address)

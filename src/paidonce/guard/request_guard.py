@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from paidonce import telemetry
 from paidonce.api.problems import Problem
 from paidonce.errors import InvalidSignatureError, MalformedError, PaidonceError
 from paidonce.guard.addresses import Addresses, sender_unit
@@ -19,6 +18,7 @@ from paidonce.guard.security_log import SecurityLog
 from paidonce.guard.senders import SenderRecords
 from paidonce.processing.items import Source
 from paidonce.settings import LimitsSettings
+from paidonce.telemetry import metrics
 
 UNVERIFIED: Final = "unverified"
 """The limit of senders that are not verified."""
@@ -83,7 +83,7 @@ class RequestGuard:
         unit = sender_unit(address or "")
         if self._senders.is_banned(unit) and not self._addresses.is_named(address or ""):
             self._log.note("banned_rejected", unit, _name(source), request_id)
-            telemetry.bound(telemetry.BANNED, _provider(source)).inc()
+            metrics.bound(metrics.BANNED, _provider(source)).inc()
             return self._banned(unit, source)
         state = self._over_limit(address, unit, source)
         if state is None:
@@ -91,7 +91,7 @@ class RequestGuard:
         if state.policy == UNVERIFIED and state.rejected > FLOOD * state.quota:
             self._suspect(address, unit, Suspicion.INSISTENCE)
         self._log.note("rate_limited", unit, _name(source), request_id)
-        telemetry.bound(telemetry.RATE_LIMITED, _provider(source)).inc()
+        metrics.bound(metrics.RATE_LIMITED, _provider(source)).inc()
         return too_many_requests(state, source is None or source.provider.retries_rejected)
 
     def failed(

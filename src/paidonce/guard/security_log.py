@@ -4,8 +4,8 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from paidonce import telemetry
 from paidonce.runtime.bounded import Bounded
+from paidonce.telemetry import log_security
 
 WINDOW_S: Final = 60.0
 MAX_LINES: Final = 300
@@ -44,7 +44,7 @@ class SecurityLog:
         elif self._lines < MAX_LINES:
             self._lines += 1
             self._seen.put((action, address), _Seen(source))
-            telemetry.log_security(
+            log_security(
                 action,
                 address=address,
                 source=source,
@@ -58,11 +58,9 @@ class SecurityLog:
         """Log the counts of the window, and begin a new one."""
         for (action, address), seen in self._seen.items():
             if seen.repeated:
-                telemetry.log_security(
-                    action, address=address, source=seen.source, repeated=seen.repeated
-                )
+                log_security(action, address=address, source=seen.source, repeated=seen.repeated)
         if self._omitted:
-            telemetry.log_security("others", repeated=self._omitted)
+            log_security("others", repeated=self._omitted)
         self._seen.clear()
         self._lines = self._omitted = 0
         self._ends_s = time.monotonic() + WINDOW_S

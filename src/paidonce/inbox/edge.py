@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from uuid_utils.compat import uuid7
 
-from paidonce import telemetry
 from paidonce.api.problems import INTERNAL, Problem, problem_of
 from paidonce.errors import PaidonceError
 from paidonce.guard.addresses import Addresses, named_headers
@@ -23,7 +22,7 @@ from paidonce.guard.request_guard import RequestGuard, suspicion_of
 from paidonce.inbox.intake import Intake
 from paidonce.processing.items import Incoming, Request, Result, ResultKind, Source
 from paidonce.providers.contract import TEST_HEADER
-from paidonce.telemetry import logger
+from paidonce.telemetry import logger, metrics
 
 log = logger(__name__)
 
@@ -286,5 +285,5 @@ class Edge:
 
     def _counted(self, source: Source | None, answer: WebhookResponse) -> WebhookResponse:
         provider = source.provider.name if source else "unknown"
-        telemetry.bound(telemetry.REQUESTS, provider, answer.status).inc()
+        metrics.bound(metrics.REQUESTS, provider, answer.status).inc()
         return answer

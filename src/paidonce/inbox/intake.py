@@ -8,7 +8,6 @@ from typing import Final
 
 from uuid_utils.compat import uuid7
 
-from paidonce import telemetry
 from paidonce.core.events import DEFERRED, EventId, EventType, PaymentEvent
 from paidonce.errors import (
     DatabaseUnavailableError,
@@ -32,7 +31,7 @@ from paidonce.providers.contract import (
 )
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.statistics.counting import DroppedDeliveries
-from paidonce.telemetry import logger
+from paidonce.telemetry import logger, metrics
 
 log = logger(__name__)
 
@@ -63,7 +62,7 @@ class Intake:
         DatabaseUnavailableError. An expired delivery that cannot be stored is not rejected, so the
         gateway sends it again.
         """
-        telemetry.bound(telemetry.RECEIVED, source.provider.name).inc()
+        metrics.bound(metrics.RECEIVED, source.provider.name).inc()
         delivery = Delivery(headers, body, datetime.now(UTC))
         event_id = EventId(uuid7())
         is_authentic = False
@@ -113,7 +112,7 @@ class Intake:
         """Store the evidence, unless there is too much of it or the database is unavailable."""
         provider = refused.source.provider.name
         if not refused.signature_valid:
-            telemetry.INVALID_SIGNATURES.labels(provider).inc()
+            metrics.INVALID_SIGNATURES.labels(provider).inc()
             unit = sender_unit(refused.request.remote_address or "")
             if not self._evidence.allows(unit, len(refused.delivery.body)):
                 self._drop(refused)
@@ -128,7 +127,7 @@ class Intake:
 
     def _drop(self, refused: Rejected) -> None:
         """Count a delivery that is not stored."""
-        telemetry.EVIDENCE_DROPPED.labels(refused.source.provider.name).inc()
+        metrics.EVIDENCE_DROPPED.labels(refused.source.provider.name).inc()
         self.dropped.count(refused)
 
     async def _keep_expired(self, refused: Rejected) -> None:
@@ -137,7 +136,7 @@ class Intake:
         Raises QueueFullError or DatabaseUnavailableError.
         """
         provider = refused.source.provider.name
-        telemetry.STALE.labels(provider).inc()
+        metrics.STALE.labels(provider).inc()
         digest = _expired_digest(refused)
         if not self._expired.allows(digest):
             self._drop(refused)

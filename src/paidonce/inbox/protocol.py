@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 from uuid_utils.compat import uuid7
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from paidonce import telemetry
 from paidonce.api.problems import Problem
 from paidonce.guard.addresses import named_headers
 from paidonce.inbox.edge import (
@@ -28,6 +27,7 @@ from paidonce.inbox.edge import (
     is_delivery,
 )
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
+from paidonce.telemetry import metrics
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 MAX_PIPELINED: Final = 16
@@ -89,7 +89,7 @@ class GuardedConnection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """The response to invalid HTTP. It is counted, not logged: anybody can send it."""
-        telemetry.bound(telemetry.REQUESTS, "unknown", 400).inc()
+        metrics.bound(metrics.REQUESTS, "unknown", 400).inc()
         super().send_400_response(msg)
 
     def is_answering(self) -> bool:
@@ -118,7 +118,7 @@ class GuardedConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if not self.is_answering():
-            telemetry.bound(telemetry.REQUESTS, "unknown", problem.status).inc()
+            metrics.bound(metrics.REQUESTS, "unknown", problem.status).inc()
             body = problem.body(str(uuid7()))
             answer = WebhookResponse(problem.status, problem.headers(), body)
             self.transport.write(_raw(answer, keep_alive=False))

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from paidonce.errors import ConfigurationError
-from paidonce.settings import Settings, resolve_secret
+from paidonce.settings import Settings
+from paidonce.settings.secrets import resolve_secret
 
 FILE_NAME: Final = "pepper"
 SHORTEST: Final = 16

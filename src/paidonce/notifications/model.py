@@ -8,11 +8,11 @@ from uuid import UUID
 
 import orjson
 
-from paidonce import telemetry
 from paidonce.core.email import mask_email, mask_emails
 from paidonce.core.events import EventId, PaymentId
 from paidonce.core.notifications import NotificationKind
 from paidonce.db.queries import WrittenRow
+from paidonce.telemetry import masked
 
 MAX_TEXT: Final = 200
 
@@ -101,4 +101,4 @@ def clean(details: Mapping[str, object]) -> dict[str, object]:
 def clean_text(text: str) -> str:
     """Masked, because an id may contain whatever its sender puts there, such as a card number."""
     storable = text.replace("\x00", "�").encode("utf-8", "replace").decode()
-    return mask_emails(telemetry.masked(storable))[:MAX_TEXT]
+    return mask_emails(masked(storable))[:MAX_TEXT]

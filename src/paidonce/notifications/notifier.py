@@ -12,7 +12,6 @@ from typing import Final
 
 from uuid_utils.compat import uuid7
 
-from paidonce import telemetry
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.errors import NotificationSendError
@@ -23,7 +22,7 @@ from paidonce.notifications.model import NotificationMessage
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.runtime.leader import Leader, Leadership, LeadershipLostError
 from paidonce.runtime.service import Backoff, Service
-from paidonce.telemetry import logger
+from paidonce.telemetry import logger, metrics
 
 log = logger(__name__)
 
@@ -111,7 +110,7 @@ class Notifier(Service):
         status = "SENT" if error is None else "FAILED" if is_final else "PENDING"
         await store.end_attempt(connection, message.id, status, error)
         result = {"SENT": "sent", "PENDING": "retried", "FAILED": "failed"}[status]
-        telemetry.bound(telemetry.NOTIFICATION_ATTEMPTS, channel.name, channel.kind, result).inc()
+        metrics.bound(metrics.NOTIFICATION_ATTEMPTS, channel.name, channel.kind, result).inc()
         fields = {
             "channel": channel.name,
             "message_id": str(message.id),

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
-from paidonce import telemetry
 from paidonce.core.events import EventId
 from paidonce.core.notifications import NotificationKind
 from paidonce.db.pool import Database, Trouble, trouble
@@ -21,7 +20,7 @@ from paidonce.payouts import store
 from paidonce.payouts.model import DeadCallback
 from paidonce.payouts.processor import PayoutOptions, PayoutProcessor
 from paidonce.runtime.service import Service
-from paidonce.telemetry import logger
+from paidonce.telemetry import logger, metrics
 
 log = logger(__name__)
 
@@ -78,7 +77,7 @@ class CallbackRetries(Service):
     async def _postpone(self, connection: Connection, ids: Iterable[UUID]) -> None:
         dead = await store.postpone_callbacks(connection, ids, self._options.callback_attempts)
         for callback in dead:
-            telemetry.bound(telemetry.CALLBACKS_DEAD, callback.source).inc()
+            metrics.bound(metrics.CALLBACKS_DEAD, callback.source).inc()
             log.error(
                 "callback_dead_letter",
                 transaction=callback.transaction_id,

@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from paidonce import telemetry
 from paidonce.bus import outbox
 from paidonce.bus.model import Message
 from paidonce.core.callbacks import GatewayStatus
@@ -49,7 +48,7 @@ from paidonce.payouts.model import (
     hold,
 )
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
-from paidonce.telemetry import logger
+from paidonce.telemetry import logger, metrics
 from paidonce.wallet.commands import execute
 from paidonce.wallet.reservations import Command, CommandResult, Reserve
 
@@ -210,7 +209,7 @@ class PayoutProcessor:
         ]
         await outbox.add(connection, messages)
         for message in messages:
-            telemetry.bound(telemetry.WALLET_PAYMENTS, message.type).inc()
+            metrics.bound(metrics.WALLET_PAYMENTS, message.type).inc()
         reviews = [
             after
             for before, after in changes

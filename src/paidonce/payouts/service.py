@@ -15,7 +15,7 @@ from paidonce.db.paging import ListQuery, Page, page_of
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.db.search import read_in_order
-from paidonce.errors import InvalidRequestError, NotFoundError, PayoutRejectedError
+from paidonce.errors import ConflictError, InvalidRequestError, NotFoundError
 from paidonce.payouts import store, views
 from paidonce.payouts.messages import new_message
 from paidonce.payouts.model import (
@@ -60,7 +60,7 @@ class PayoutService:
     ) -> tuple[WalletPaymentView, bool]:
         """Start a payment; returns it, and whether it is new.
 
-        Raises InvalidRequestError, NotFoundError for the wallet, and PayoutRejectedError:
+        Raises InvalidRequestError, NotFoundError for the wallet, and ConflictError:
         NO_GATEWAY, or IDEMPOTENCY_CONFLICT if another payment has this id.
         """
         source = self._payout_source()
@@ -75,8 +75,8 @@ class PayoutService:
                 await outbox.add(connection, [new_message(payment, MessageType.INITIATED)])
                 await _audit(connection, actor, "wallet_payment_started", payment_id)
         if payment.request_hash != initiation.request_hash:
-            raise PayoutRejectedError(
-                "IDEMPOTENCY_CONFLICT", "there is another payment with this payment_id"
+            raise ConflictError(
+                "there is another payment with this payment_id", "IDEMPOTENCY_CONFLICT"
             )
         return wallet_payment_view(payment), is_new
 
@@ -98,17 +98,17 @@ class PayoutService:
     async def capture(self, payment_id: str, actor: Actor) -> WalletPaymentView:
         """Capture the whole amount of a payment that succeeded at the gateway and needs a review.
 
-        Raises NotFoundError, and PayoutRejectedError: CONFLICT, or INSUFFICIENT_FUNDS.
+        Raises NotFoundError, and ConflictError: CONFLICT, or INSUFFICIENT_FUNDS.
         """
         async with self._database.transaction() as connection:
             payment, now = await _lock(connection, payment_id)
             if payment.review not in CAPTURABLE:
-                raise PayoutRejectedError("CONFLICT", "this payment has nothing to capture")
+                raise ConflictError("this payment has nothing to capture")
             after = await self._processor(payment).conclude(
                 connection, replace(payment, review=None), GatewayStatus.SUCCEEDED, now
             )
             if after.status is not WalletPaymentStatus.COMPLETED:
-                raise PayoutRejectedError("INSUFFICIENT_FUNDS", "the wallet cannot pay for it yet")
+                raise ConflictError("the wallet cannot pay for it yet", "INSUFFICIENT_FUNDS")
             await _audit(connection, actor, "wallet_payment_captured", payment_id)
         return await self.get(payment_id)
 
@@ -116,12 +116,12 @@ class PayoutService:
         """Fail a payment that needs a review, and release its amount.
 
         If the gateway reports a success later, the amount is captured. Raises NotFoundError, and
-        PayoutRejectedError for a payment that needs no review or is COMPLETED.
+        ConflictError for a payment that needs no review or is COMPLETED.
         """
         async with self._database.transaction() as connection:
             payment, now = await _lock(connection, payment_id)
             if payment.review is None or payment.status is WalletPaymentStatus.COMPLETED:
-                raise PayoutRejectedError("CONFLICT", "this payment cannot be failed")
+                raise ConflictError("this payment cannot be failed")
             await self._processor(payment).conclude(
                 connection,
                 replace(payment, review=None),
@@ -177,9 +177,7 @@ class PayoutService:
         for source in self._rules.sources.values():
             if source.is_payout_source:
                 return source
-        raise PayoutRejectedError(
-            "NO_GATEWAY", "no gateway for payments out of a wallet is configured"
-        )
+        raise ConflictError("no gateway for payments out of a wallet is configured", "NO_GATEWAY")
 
     def _processor(self, payment: WalletPayment) -> PayoutProcessor:
         options = PayoutOptions(payment.source_id, payment.source, self._rules.routes)

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
-from paidonce import telemetry
 from paidonce.core.email import mask_email
 from paidonce.core.events import Code, PaymentEvent
 from paidonce.processing.items import (
@@ -17,7 +16,7 @@ from paidonce.processing.items import (
     Result,
     ResultKind,
 )
-from paidonce.telemetry import OutcomeLine
+from paidonce.telemetry import OutcomeLine, log_outcomes, metrics
 
 LATE_AFTER: Final = timedelta(days=1)
 
@@ -30,11 +29,11 @@ def report(processed: BatchResult) -> None:
     done = [result for result in processed.results if result.kind not in unprocessed]
     finished_s = time.monotonic()
     _count(done, processed.now, finished_s)
-    telemetry.log_outcomes(processed.now, _lines(done, finished_s))
+    log_outcomes(processed.now, _lines(done, finished_s))
 
 
 def _count(results: Iterable[Result], now: datetime, finished_s: float) -> None:
-    totals: Counter[tuple[telemetry.PrometheusCounter, str]] = Counter()
+    totals: Counter[tuple[metrics.PrometheusCounter, str]] = Counter()
     for result in results:
         item = result.item
         if not isinstance(item, Incoming | Rejected | QueuedEvent):
@@ -44,7 +43,7 @@ def _count(results: Iterable[Result], now: datetime, finished_s: float) -> None:
             totals[counter, provider] += 1
         _observe(result, item, provider, now, finished_s)
     for (counter, provider), number in totals.items():
-        telemetry.bound(counter, provider).inc(number)
+        metrics.bound(counter, provider).inc(number)
 
 
 def _observe(
@@ -54,39 +53,37 @@ def _observe(
     now: datetime,
     finished_s: float,
 ) -> None:
-    telemetry.bound_histogram(telemetry.DURATION, provider).observe(_duration_ms(item, finished_s))
+    metrics.bound_histogram(metrics.DURATION, provider).observe(_duration_ms(item, finished_s))
     if result.kind in (ResultKind.PROCESSED, ResultKind.IGNORED):
         lag = now - item.received_at
-        telemetry.bound_histogram(telemetry.LAG, provider).observe(
-            max(lag.total_seconds(), 0) * 1000
-        )
+        metrics.bound_histogram(metrics.LAG, provider).observe(max(lag.total_seconds(), 0) * 1000)
 
 
-_COUNTERS: Final[dict[ResultKind, tuple[telemetry.PrometheusCounter, ...]]] = {
-    ResultKind.PROCESSED: (telemetry.PROCESSED,),
-    ResultKind.IGNORED: (telemetry.IGNORED,),
-    ResultKind.DUPLICATE: (telemetry.DUPLICATES, telemetry.DEDUPED),
-    ResultKind.CONFLICT: (telemetry.CONFLICTS,),
-    ResultKind.UNLINKED: (telemetry.FAILED_RETRYABLE, telemetry.FAILED),
-    ResultKind.FAILED_RETRYABLE: (telemetry.FAILED_RETRYABLE, telemetry.FAILED),
-    ResultKind.FAILED_FINAL: (telemetry.FAILED_FINAL, telemetry.FAILED),
-    ResultKind.DEAD_LETTER: (telemetry.DEAD_LETTERS, telemetry.FAILED),
+_COUNTERS: Final[dict[ResultKind, tuple[metrics.PrometheusCounter, ...]]] = {
+    ResultKind.PROCESSED: (metrics.PROCESSED,),
+    ResultKind.IGNORED: (metrics.IGNORED,),
+    ResultKind.DUPLICATE: (metrics.DUPLICATES, metrics.DEDUPED),
+    ResultKind.CONFLICT: (metrics.CONFLICTS,),
+    ResultKind.UNLINKED: (metrics.FAILED_RETRYABLE, metrics.FAILED),
+    ResultKind.FAILED_RETRYABLE: (metrics.FAILED_RETRYABLE, metrics.FAILED),
+    ResultKind.FAILED_FINAL: (metrics.FAILED_FINAL, metrics.FAILED),
+    ResultKind.DEAD_LETTER: (metrics.DEAD_LETTERS, metrics.FAILED),
     ResultKind.ACCEPTED: (),
     ResultKind.LOCKED: (),
     ResultKind.NOT_STORED: (),
 }
 
 
-def _counters(result: Result) -> Iterable[telemetry.PrometheusCounter]:
+def _counters(result: Result) -> Iterable[metrics.PrometheusCounter]:
     yield from _COUNTERS[result.kind]
     code = result.outcome.code if result.outcome else None
     if code in _MISMATCHES:
-        yield telemetry.AMOUNT_MISMATCHES
+        yield metrics.AMOUNT_MISMATCHES
     if isinstance(result.item, QueuedEvent):
         if result.kind is ResultKind.PROCESSED:
-            yield telemetry.RECOVERED
+            yield metrics.RECOVERED
     elif result.kind is ResultKind.UNLINKED:
-        yield telemetry.UNLINKED
+        yield metrics.UNLINKED
 
 
 def _lines(results: Iterable[Result], finished_s: float) -> Iterable[OutcomeLine]:

@@ -8,7 +8,8 @@ from typing import Final
 from paidonce.core.masking import is_secret_name
 from paidonce.errors import ConfigurationError
 from paidonce.providers.contract import Provider, ProviderConfig
-from paidonce.settings import Settings, SourceSettings, resolve_secret
+from paidonce.settings import Settings, SourceSettings
+from paidonce.settings.secrets import resolve_secret
 
 Configure = Callable[[ProviderConfig], Provider]
 """Builds the provider of a source. Raises ConfigurationError."""

@@ -24,7 +24,7 @@ from paidonce.errors import (
     MalformedError,
 )
 from paidonce.providers.parsing import parse_form, parse_object
-from paidonce.settings import resolve_secret
+from paidonce.settings.secrets import resolve_secret
 
 T = TypeVar("T")
 ResponseBody = tuple[str, bytes]

@@ -14,7 +14,6 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from paidonce import telemetry
 from paidonce.core.events import SourceId
 from paidonce.core.notifications import NotificationKind
 from paidonce.db.pool import Database, Trouble, trouble
@@ -32,7 +31,7 @@ from paidonce.reconciliation.repairs import Repairs
 from paidonce.runtime.leader import Leader, Leadership, LeadershipLostError
 from paidonce.runtime.service import Service
 from paidonce.runtime.wakeup import Wakeup
-from paidonce.telemetry import logger
+from paidonce.telemetry import logger, masked
 
 log = logger(__name__)
 
@@ -238,5 +237,5 @@ def _notification(source: Source, run_id: UUID, finding: Row) -> Notification:
         at=datetime.now(UTC),
         source=source.name,
         payment_id=finding["payment_id"],
-        details={name: telemetry.masked(str(value)) for name, value in fields.items()},
+        details={name: masked(str(value)) for name, value in fields.items()},
     )

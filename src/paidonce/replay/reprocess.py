@@ -17,12 +17,7 @@ from paidonce.core.events import DEFERRED, EventId, EventStatus, SourceId
 from paidonce.db.audit import AuditEntry, record_entries
 from paidonce.db.pool import Database, Trouble, trouble
 from paidonce.db.queries import Connection
-from paidonce.errors import (
-    ConflictError,
-    DatabaseUnavailableError,
-    NotFoundError,
-    StillRejectedError,
-)
+from paidonce.errors import ConflictError, DatabaseUnavailableError, NotFoundError
 from paidonce.lookup.http_client import SHARE_OF_RATE
 from paidonce.processing.hook_calls import find_broken_transaction, without_hooks
 from paidonce.processing.items import (
@@ -137,9 +132,9 @@ class Reprocessor:
     ) -> ReprocessResult:
         """Process the event again.
 
-        Raises NotFoundError, ConflictError if its status is not `only` or its source is not
-        configured, StillRejectedError if it stays rejected, or DatabaseUnavailableError if it is
-        locked for too long or too many events wait for their turn.
+        Raises NotFoundError, ConflictError if its status is not `only`, its source is not
+        configured, or it stays rejected, or DatabaseUnavailableError if it is locked for too long
+        or too many events wait for their turn.
         """
         try:
             async with asyncio.timeout(TURN_S):
@@ -199,7 +194,7 @@ async def _reprocess_one(
             raise _LockedError
         case ReprocessKind.REFUSED:
             assert done.code is not None
-            raise StillRejectedError(done.code, f"it is still refused: {done.message}")
+            raise ConflictError(f"it is still refused: {done.message}", done.code)
         case ReprocessKind.SOURCE_UNKNOWN:
             raise ConflictError("its source is not configured here: configure it again")
     return done

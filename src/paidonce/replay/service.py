@@ -168,9 +168,8 @@ class DeadLetterService:
     ) -> ReprocessedEvent:
         """Verify and process an event again, from its raw bytes, as of the time it arrived.
 
-        Raises NotFoundError, StillRejectedError if it stays rejected, ConflictError if its source
-        is not configured or its status is not `only`, or DatabaseUnavailableError if it is locked
-        for too long.
+        Raises NotFoundError, ConflictError if it stays rejected, its source is not configured or
+        its status is not `only`, or DatabaseUnavailableError if it is locked for too long.
         """
         done = await self._reprocessor.reprocess(EventId(event_id), actor.name, only)
         return reprocessed_event(done, await self._events.get(event_id))

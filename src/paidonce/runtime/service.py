@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from paidonce.errors import PaidonceError
-from paidonce.telemetry import SERVICE_CRASHES, bound, logger
+from paidonce.telemetry import logger, metrics
 
 log = logger(__name__)
 
@@ -127,7 +127,7 @@ class Service:
     def record_failure(self, error: Exception, pause_s: float = 0.0, **fields: object) -> None:
         """Log and count a failure; the service is degraded until STEADY_S after the pause."""
         self._degraded_until_s = time.monotonic() + pause_s + STEADY_S
-        bound(SERVICE_CRASHES, self.name).inc()
+        metrics.bound(metrics.SERVICE_CRASHES, self.name).inc()
         if isinstance(error, PaidonceError):  # its message says it all
             log.warning("service_interrupted", service=self.name, error=str(error), **fields)
         else:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from paidonce.errors import ConfigurationError
-from paidonce.settings import PlanSettings, Settings, SourceSettings, config_path, load_settings
+from paidonce.settings import PlanSettings, Settings, SourceSettings
+from paidonce.settings.reading import config_path, load_settings
 
 SOURCE: Final = "demo"
 EMAIL: Final = "demo@example.com"

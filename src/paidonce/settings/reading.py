@@ -6,15 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import (
-    ValidationError,
-)
-from pydantic_settings import (
-    SettingsError,
-)
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
 
 from paidonce.errors import ConfigurationError
-from paidonce.settings.sections import Settings
+from paidonce.settings import Settings
 
 CONFIG_FILE: Final = "paidonce.toml"
 _HIDDEN: Final = ("secret", "password", "pepper", "key", "url", "storage", "smtp")

@@ -37,10 +37,17 @@ def _counter(name: str, text: str, labels: tuple[str, ...] = _BY_PROVIDER) -> Co
     return Counter(name, text, labels, registry=REGISTRY)
 
 
+def _histogram(
+    name: str,
+    text: str,
+    labels: tuple[str, ...] = _BY_PROVIDER,
+    buckets: tuple[float, ...] = _LAG_MILLISECONDS,
+) -> Histogram:
+    return Histogram(name, text, labels, buckets=buckets, registry=REGISTRY)
+
+
 REQUESTS: Final = _counter(
-    "webhook_requests_total",
-    "Requests to /webhooks by HTTP status.",
-    ("provider", "http_code"),
+    "webhook_requests_total", "Requests to /webhooks by HTTP status.", ("provider", "http_code")
 )
 RECEIVED: Final = _counter("webhook_received_total", "Deliveries with a complete body.")
 PROCESSED: Final = _counter("webhook_processed_total", "Processed events.")
@@ -67,12 +74,10 @@ RECOVERED: Final = _counter(
 )
 UNLINKED: Final = _counter("payments_unlinked_total", "Payments without a user or an order.")
 AMOUNT_MISMATCHES: Final = _counter(
-    "payments_amount_mismatch_total",
-    "Payments whose amount or currency does not match.",
+    "payments_amount_mismatch_total", "Payments whose amount or currency does not match."
 )
 EVIDENCE_DROPPED: Final = _counter(
-    "webhook_evidence_dropped_total",
-    "Rejected deliveries that were counted but not stored.",
+    "webhook_evidence_dropped_total", "Rejected deliveries that were counted but not stored."
 )
 RATE_LIMITED: Final = _counter("webhook_rate_limited_total", "Requests rejected by a rate limit.")
 BANNED: Final = _counter(
@@ -116,26 +121,16 @@ BUS_INVALID: Final = _counter(
 BUS_LOST: Final = _counter(
     "bus_lost_total", "Messages that were deleted before a group consumed them.", _BY_CONSUMER
 )
-BUS_LATENCY: Final = Histogram(
-    "bus_latency_ms",
-    "Time from publishing a message to consuming it.",
-    _BY_CONSUMER,
-    buckets=_LAG_MILLISECONDS,
-    registry=REGISTRY,
+BUS_LATENCY: Final = _histogram(
+    "bus_latency_ms", "Time from publishing a message to consuming it.", _BY_CONSUMER
 )
-DURATION: Final = Histogram(
+DURATION: Final = _histogram(
     "webhook_processing_duration_ms",
     "From the last byte of a delivery to the end of its transaction.",
-    _BY_PROVIDER,
     buckets=_MILLISECONDS,
-    registry=REGISTRY,
 )
-LAG: Final = Histogram(
-    "webhook_processing_lag_ms",
-    "From an event's first arrival to its being final.",
-    _BY_PROVIDER,
-    buckets=_LAG_MILLISECONDS,
-    registry=REGISTRY,
+LAG: Final = _histogram(
+    "webhook_processing_lag_ms", "From an event's first arrival to its being final."
 )
 
 
@@ -219,9 +214,7 @@ BUS_OLDEST_UNPUBLISHED: Final = Measure(
     "bus_unpublished_oldest_seconds", "Age of the oldest of these."
 )
 BUS_LAG: Final = Measure(
-    "bus_lag",
-    "Published messages that a group has not consumed.",
-    ("consumer", "aggregate_type"),
+    "bus_lag", "Published messages that a group has not consumed.", ("consumer", "aggregate_type")
 )
 BUS_INACTIVE: Final = Measure(
     "bus_inactive_seconds", "Time since a group was last active.", ("consumer",)
@@ -230,9 +223,7 @@ BUS_DEAD_LETTERS: Final = Measure(
     "bus_dead_letters", "Open dead letters of a group.", ("consumer",)
 )
 WALLET_PAYMENTS_REVIEW: Final = Measure(
-    "wallet_payments_review",
-    "Payments out of a wallet that a person should look at.",
-    ("reason",),
+    "wallet_payments_review", "Payments out of a wallet that a person should look at.", ("reason",)
 )
 DEAD_CALLBACKS: Final = Measure(
     "gateway_callbacks_dead", "Callbacks that found no payment and wait for a person."

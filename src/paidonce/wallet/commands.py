@@ -14,7 +14,6 @@ from typing import Final
 import orjson
 from uuid_utils.compat import uuid7
 
-from paidonce import telemetry
 from paidonce.core.events import WalletId
 from paidonce.core.money import format_minor
 from paidonce.core.wallets import LedgerEntry, Wallet
@@ -24,7 +23,7 @@ from paidonce.errors import DatabaseUnavailableError
 from paidonce.runtime.bisect import Bisection
 from paidonce.runtime.bounded import Bounded
 from paidonce.runtime.group_commit import Entry, GroupCommit
-from paidonce.telemetry import WALLET_COMMANDS, bound, logger
+from paidonce.telemetry import logger, masked, metrics
 from paidonce.wallet import store
 from paidonce.wallet.reservations import (
     Command,
@@ -112,7 +111,7 @@ class WalletBatch:
 def _audit_row(actor: str, wallet: Wallet, reservation: Reservation) -> AuditRow:
     minor = reservation.committed_minor or reservation.amount_minor
     details = {
-        "payment_id": telemetry.masked(reservation.payment_id),
+        "payment_id": masked(reservation.payment_id),
         "wallet_id": str(wallet.id),
         "amount": format_minor(minor, wallet.currency),
         "currency": wallet.currency,
@@ -266,7 +265,7 @@ def _count(commands: Sequence[Command], results: Sequence[CommandResult]) -> Non
         for command, one in zip(commands, results, strict=True)
     )
     for labels, number in counts.items():
-        bound(WALLET_COMMANDS, *labels).inc(number)
+        metrics.bound(metrics.WALLET_COMMANDS, *labels).inc(number)
 
 
 class ReservationExpiry:

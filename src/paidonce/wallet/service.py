@@ -14,10 +14,10 @@ from paidonce.db.audit import record_action
 from paidonce.db.paging import Page, page_of
 from paidonce.db.pool import Database
 from paidonce.errors import (
+    ConflictError,
     InvalidMoneyError,
     InvalidRequestError,
     NotFoundError,
-    ReservationRejectedError,
 )
 from paidonce.settings import LONGEST_RESERVATION_S, WalletSettings
 from paidonce.wallet import ledger, store
@@ -124,7 +124,7 @@ class WalletService:
         """Reserve an amount for a payment; returns the reservation, and whether it is new.
 
         `expires_in_s` overrides the setting; 0 means never. Raises InvalidRequestError,
-        NotFoundError, and ReservationRejectedError: INSUFFICIENT_FUNDS, which is stored for this
+        NotFoundError, and ConflictError: INSUFFICIENT_FUNDS, which is stored for this
         payment id, or IDEMPOTENCY_CONFLICT.
         """
         require_payment_id(payment_id)
@@ -146,7 +146,7 @@ class WalletService:
     ) -> ReservationView:
         """Commit a reservation, or a part of it; the rest becomes available again.
 
-        Raises InvalidRequestError, NotFoundError, and ReservationRejectedError.
+        Raises InvalidRequestError, NotFoundError, and ConflictError.
         """
         minor = None
         if amount is not None:
@@ -154,7 +154,7 @@ class WalletService:
         return await self._execute(Commit(payment_id, minor), actor)
 
     async def release(self, payment_id: str, actor: Actor = HOST) -> ReservationView:
-        """Release a reservation. Raises NotFoundError, and ReservationRejectedError."""
+        """Release a reservation. Raises NotFoundError, and ConflictError."""
         return await self._execute(Release(payment_id), actor)
 
     async def get_reservation(self, payment_id: str) -> ReservationView:
@@ -195,7 +195,7 @@ def require_payment_id(payment_id: str) -> None:
 
 
 def _view(payment_id: str, result: CommandResult) -> ReservationView:
-    """Raises NotFoundError or ReservationRejectedError if the command was rejected."""
+    """Raises NotFoundError or ConflictError if the command was rejected."""
     match result.reject_reason:
         case None:
             assert result.reservation is not None
@@ -206,7 +206,7 @@ def _view(payment_id: str, result: CommandResult) -> ReservationView:
         case RejectReason.RESERVATION_MISSING:
             raise _no_reservation(payment_id)
         case reason:
-            raise ReservationRejectedError(reason, _MESSAGES[reason])
+            raise ConflictError(_MESSAGES[reason], reason)
 
 
 def _no_reservation(payment_id: str) -> NotFoundError:

@@ -13,7 +13,6 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from paidonce import telemetry
 from paidonce.bus.cloud_events import MAX_BODY_BYTES, MAX_KEY_BYTES, headers_of, message_of
 from paidonce.bus.contract import Lag, Reader
 from paidonce.bus.kafka.options import KafkaOptions
@@ -23,7 +22,7 @@ from paidonce.bus.model import Message, topic_of
 from paidonce.db.queries import Connection
 from paidonce.errors import BusUnavailableError, InvalidMessageError
 from paidonce.runtime.daemon_thread import DaemonThread
-from paidonce.telemetry import logger
+from paidonce.telemetry import logger, metrics
 
 log = logger(__name__)
 
@@ -134,7 +133,7 @@ class KafkaReader(Reader):
             first=f"{topic}/{partition}@{offset}",
             error=records[0].error,
         )
-        telemetry.bound(telemetry.BUS_INVALID, self._group).inc(len(records))
+        metrics.bound(metrics.BUS_INVALID, self._group).inc(len(records))
 
     def _poll(self, limit: int) -> tuple[list[Message], list[_InvalidRecord]]:
         self._rewind()  # the last fetch was cancelled: neither acknowledged nor rewound

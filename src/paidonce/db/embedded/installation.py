@@ -106,10 +106,7 @@ def wheel_installation() -> Path:
 
 
 def _can_run(account: Account, installation: Path) -> bool:
-    initdb, template = (
-        installation / "bin/initdb",
-        installation / "share/postgresql/postgres.bki",
-    )
+    initdb, template = (installation / "bin/initdb", installation / "share/postgresql/postgres.bki")
     return account.succeeds('test -r "$1" && exec "$0" --version', initdb, template)
 
 

@@ -211,12 +211,7 @@ async def _ask(dsn: str) -> Answer:
         return Answer.NOBODY
     except PermissionError:
         raise
-    except (
-        asyncpg.PostgresError,
-        asyncpg.InterfaceError,
-        asyncpg.InternalClientError,
-        OSError,
-    ):
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError):
         return Answer.NOT_YET
     return Answer.READY
 

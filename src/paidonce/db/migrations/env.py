@@ -9,8 +9,7 @@ if context.is_offline_mode():
     context.configure(dialect_name="postgresql", literal_binds=True)
 else:
     context.configure(
-        connection=context.config.attributes["connection"],
-        transaction_per_migration=True,
+        connection=context.config.attributes["connection"], transaction_per_migration=True
     )
 
 with context.begin_transaction():
