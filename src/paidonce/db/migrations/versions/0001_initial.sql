@@ -52,13 +52,11 @@ CREATE TABLE plan_versions (
 -- length; `fingerprint` is a hash of the meaning (payment, amount, currency, status).
 CREATE TABLE event_keys (
     source_id           smallint NOT NULL,
-    digest              bytea NOT NULL,
+    digest              bytea NOT NULL CHECK (octet_length(digest) = 16),
     event_id            uuid NOT NULL,
-    fingerprint         bytea NOT NULL,
+    fingerprint         bytea NOT NULL CHECK (octet_length(fingerprint) = 16),
     fingerprint_version smallint NOT NULL,
-    PRIMARY KEY (source_id, digest),
-    CONSTRAINT event_keys_sizes
-        CHECK (octet_length(digest) = 16 AND octet_length(fingerprint) = 16)
+    PRIMARY KEY (source_id, digest)
 );
 
 CREATE TYPE written_event_key AS (
@@ -70,18 +68,17 @@ CREATE TYPE written_event_key AS (
 -- meaning) is a duplicate; with another one it is a replay attack.
 CREATE TABLE nonces (
     source_id           smallint NOT NULL,
-    digest              bytea NOT NULL,
-    fingerprint         bytea NOT NULL,
+    digest              bytea NOT NULL CHECK (octet_length(digest) = 16),
+    fingerprint         bytea NOT NULL CHECK (octet_length(fingerprint) = 16),
     fingerprint_version smallint NOT NULL,
     seen_at             timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (source_id, digest),
-    CONSTRAINT nonces_sizes
-        CHECK (octet_length(digest) = 16 AND octet_length(fingerprint) = 16)
+    PRIMARY KEY (source_id, digest)
 );
 
 -- Deliveries: the raw bytes, and the result of processing them. Rejected and conflicting deliveries
--- are rows too (evidence). Partitioned by month through the UUIDv7 id. There is no default partition:
--- rows in it would block attaching others.
+-- are rows too (evidence). Partitioned by month through the UUIDv7 id: db/schema.py creates the
+-- partitions, maintenance/ removes them. There is no default partition: rows in it would block
+-- attaching others.
 CREATE TABLE webhook_events (
     id                  uuid NOT NULL PRIMARY KEY,
     source_id           smallint NOT NULL,
@@ -97,7 +94,7 @@ CREATE TABLE webhook_events (
     error_code          text COLLATE "C",
     error_message       text,
     conflicts_with      uuid,  -- the first event with the same key
-    attempts            smallint NOT NULL,
+    attempts            smallint NOT NULL CHECK (attempts >= 0),
     received_at         timestamptz NOT NULL,
     processed_at        timestamptz,
     occurred_at         timestamptz,
@@ -120,8 +117,7 @@ CREATE TABLE webhook_events (
              ELSE true END),
     CONSTRAINT webhook_events_forged_is_final CHECK (signature_valid OR status = 'FAILED_FINAL'),
     CONSTRAINT webhook_events_conflict CHECK (
-        (conflicts_with IS NOT NULL) = (error_code IS NOT DISTINCT FROM 'PAYLOAD_CONFLICT')),
-    CONSTRAINT webhook_events_attempts CHECK (attempts >= 0)
+        (conflicts_with IS NOT NULL) = (error_code IS NOT DISTINCT FROM 'PAYLOAD_CONFLICT'))
 ) PARTITION BY RANGE (id);
 
 -- Ids are in the order of arrival, so each index ends in the id and serves "the newest with this
@@ -201,9 +197,7 @@ CREATE TABLE crash_guard (
 
 -- While a hook of the user's own runs, its transaction has a row here, and a COMMIT by the hook fails:
 -- it would keep half of the effect. No row is ever committed.
-CREATE TABLE running_hooks (
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY
-);
+CREATE TABLE running_hooks (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY);
 
 CREATE FUNCTION refuse_commit_in_hook() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -264,7 +258,7 @@ CREATE TABLE payments (
     is_for_refund      boolean NOT NULL DEFAULT false,  -- an operator wants it refunded: never applied
     is_test            boolean NOT NULL DEFAULT false,
     is_expired         boolean NOT NULL DEFAULT false,  -- only expired deliveries report its money
-    version            bigint NOT NULL,
+    version            bigint NOT NULL CHECK (version > 0),
     created_at         timestamptz NOT NULL DEFAULT now(),
     updated_at         timestamptz NOT NULL DEFAULT now(),
     transaction_id     xid8 DEFAULT pg_current_xact_id(),
@@ -280,8 +274,7 @@ CREATE TABLE payments (
     CONSTRAINT payments_period CHECK (
         (subscription_id IS NULL) = (period_start IS NULL)
         AND (period_start IS NULL) = (period_end IS NULL)
-        AND (subscription_id IS NULL OR applied_at IS NOT NULL)),
-    CONSTRAINT payments_version CHECK (version > 0)
+        AND (subscription_id IS NULL OR applied_at IS NOT NULL))
 ) WITH (fillfactor = 75);
 
 CREATE INDEX payments_by_user ON payments (user_id, created_at) WHERE user_id IS NOT NULL;
@@ -291,8 +284,7 @@ CREATE INDEX payments_by_status ON payments (status, id) WHERE status <> 'SUCCEE
 
 CREATE INDEX payments_by_email ON payments (email_key, id) WHERE email_key IS NOT NULL;
 
-CREATE INDEX payments_by_order ON payments (order_reference, id)
-    WHERE order_reference IS NOT NULL;
+CREATE INDEX payments_by_order ON payments (order_reference, id) WHERE order_reference IS NOT NULL;
 
 CREATE INDEX payments_by_review ON payments (review, id) WHERE review IS NOT NULL;
 
@@ -359,14 +351,13 @@ CREATE TABLE subscriptions (
     product            text COLLATE "C" NOT NULL,
     status             text COLLATE "C" NOT NULL,
     current_period_end timestamptz,
-    version            bigint NOT NULL,
+    version            bigint NOT NULL CHECK (version > 0),
     created_at         timestamptz NOT NULL DEFAULT now(),
     updated_at         timestamptz NOT NULL DEFAULT now(),
     UNIQUE (user_id, product),
     CONSTRAINT subscriptions_status CHECK (status IN ('INACTIVE', 'ACTIVE', 'CANCELED')),
     CONSTRAINT subscriptions_active_has_end CHECK (
-        status <> 'ACTIVE' OR current_period_end IS NOT NULL),
-    CONSTRAINT subscriptions_version CHECK (version > 0)
+        status <> 'ACTIVE' OR current_period_end IS NOT NULL)
 ) WITH (fillfactor = 75);
 
 CREATE TYPE written_subscription AS (
@@ -385,13 +376,12 @@ CREATE TABLE wallets (
     balance_minor    bigint NOT NULL DEFAULT 0,
     reserved_minor   bigint NOT NULL DEFAULT 0,
     receivable_minor bigint NOT NULL DEFAULT 0,
-    version          bigint NOT NULL DEFAULT 1,
+    version          bigint NOT NULL DEFAULT 1 CHECK (version > 0),
     created_at       timestamptz NOT NULL DEFAULT now(),
     updated_at       timestamptz NOT NULL DEFAULT now(),
     UNIQUE (owner, currency),
     CONSTRAINT wallets_never_negative CHECK (
-        reserved_minor >= 0 AND balance_minor >= reserved_minor AND receivable_minor >= 0),
-    CONSTRAINT wallets_version CHECK (version > 0)
+        reserved_minor >= 0 AND balance_minor >= reserved_minor AND receivable_minor >= 0)
 ) WITH (fillfactor = 75);
 
 -- Written by the processing of payments, which changes no reservation.
@@ -418,8 +408,7 @@ CREATE TABLE ledger_entries (
 
 CREATE INDEX ledger_entries_by_account ON ledger_entries (account, id);
 
-CREATE INDEX ledger_entries_by_payment ON ledger_entries (payment_id)
-    WHERE payment_id IS NOT NULL;
+CREATE INDEX ledger_entries_by_payment ON ledger_entries (payment_id) WHERE payment_id IS NOT NULL;
 
 -- The balance at a past time is summed from this index alone, for a million entries too.
 CREATE INDEX ledger_entries_by_account_time ON ledger_entries (account, at) INCLUDE (amount_minor)
@@ -443,16 +432,11 @@ CREATE TRIGGER ledger_entries_balanced AFTER INSERT ON ledger_entries
 CREATE FUNCTION refuse_ledger_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'entries of the ledger are never changed' USING ERRCODE = '23514';
-END
-$$;
+END $$;
 
 CREATE TRIGGER ledger_entries_no_change
-    BEFORE UPDATE OF id, movement_id, account, currency, amount_minor, at, reservation OR DELETE
-    ON ledger_entries
-    FOR EACH STATEMENT EXECUTE FUNCTION refuse_ledger_change();
-
-CREATE TRIGGER ledger_entries_no_truncate
-    BEFORE TRUNCATE ON ledger_entries
+    BEFORE UPDATE OF id, movement_id, account, currency, amount_minor, at, reservation
+        OR DELETE OR TRUNCATE ON ledger_entries
     FOR EACH STATEMENT EXECUTE FUNCTION refuse_ledger_change();
 
 CREATE TYPE written_payment_entry AS (
@@ -490,7 +474,7 @@ CREATE TABLE orders (
     closed_at          timestamptz,  -- canceled by the merchant: takes no more payments
     fulfilled_at       timestamptz,
     reversed_at        timestamptz,
-    version            bigint NOT NULL,
+    version            bigint NOT NULL CHECK (version > 0),
     is_test            boolean NOT NULL DEFAULT false,
     created_at         timestamptz NOT NULL DEFAULT now(),
     updated_at         timestamptz NOT NULL DEFAULT now(),
@@ -506,13 +490,8 @@ CREATE TABLE orders (
         (status = 'PAID') = (applied_payment_id IS NOT NULL)),
     CONSTRAINT orders_closed_is_not_paid CHECK (closed_at IS NULL OR status <> 'PAID'),
     CONSTRAINT orders_reversed_was_fulfilled CHECK (
-        reversed_at IS NULL OR fulfilled_at IS NOT NULL),
-    CONSTRAINT orders_version CHECK (version > 0)
+        reversed_at IS NULL OR fulfilled_at IS NOT NULL)
 ) WITH (fillfactor = 75);
-
--- Orders whose user does not exist yet.
-CREATE INDEX orders_without_user ON orders (email_key)
-    WHERE user_id IS NULL AND email_key IS NOT NULL;
 
 CREATE INDEX orders_by_user ON orders (user_id, id) WHERE user_id IS NOT NULL;
 
@@ -532,13 +511,12 @@ CREATE TABLE reservations (
     payment_id      text COLLATE "C" PRIMARY KEY,
     wallet_id       uuid NOT NULL REFERENCES wallets,
     request_hash    bytea NOT NULL,
-    amount_minor    bigint NOT NULL,
+    amount_minor    bigint NOT NULL CHECK (amount_minor > 0),
     committed_minor bigint NOT NULL DEFAULT 0,
     status          text COLLATE "C" NOT NULL,
     expires_at      timestamptz,
     created_at      timestamptz NOT NULL,
     ended_at        timestamptz,
-    CONSTRAINT reservations_amount CHECK (amount_minor > 0),
     CONSTRAINT reservations_status CHECK (
         status IN ('RESERVED', 'COMMITTED', 'RELEASED', 'EXPIRED', 'REJECTED')),
     CONSTRAINT reservations_committed CHECK (
@@ -572,7 +550,7 @@ CREATE TABLE wallet_payments (
     payment_id      text COLLATE "C" PRIMARY KEY,
     wallet_id       uuid NOT NULL,
     source_id       smallint NOT NULL,
-    amount_minor    bigint NOT NULL,
+    amount_minor    bigint NOT NULL CHECK (amount_minor > 0),
     currency        text COLLATE "C" NOT NULL,
     request_hash    bytea NOT NULL,
     status          text COLLATE "C" NOT NULL,
@@ -584,7 +562,6 @@ CREATE TABLE wallet_payments (
     version         bigint NOT NULL DEFAULT 1,
     created_at      timestamptz NOT NULL,
     updated_at      timestamptz NOT NULL,
-    CONSTRAINT wallet_payments_amount CHECK (amount_minor > 0),
     CONSTRAINT wallet_payments_status CHECK (
         status IN ('INITIATED', 'PROCESSING', 'COMPLETED', 'FAILED')),
     CONSTRAINT wallet_payments_failure CHECK ((status = 'FAILED') = (failure IS NOT NULL)),
@@ -631,8 +608,7 @@ CREATE TABLE gateway_callbacks (
 CREATE INDEX gateway_callbacks_by_next_attempt ON gateway_callbacks (next_attempt_at)
     WHERE next_attempt_at IS NOT NULL;
 
-CREATE INDEX gateway_callbacks_dead_letters ON gateway_callbacks (id)
-    WHERE status = 'DEAD_LETTER';
+CREATE INDEX gateway_callbacks_dead_letters ON gateway_callbacks (id) WHERE status = 'DEAD_LETTER';
 
 -- The read model of wallet payments. It is built from outbox messages only, so it refers to nothing.
 CREATE TABLE payment_views (
@@ -694,12 +670,10 @@ CREATE TYPE written_named_message AS (
 CREATE TABLE bus_cursors (
     consumer       text COLLATE "C" NOT NULL,
     aggregate_type text COLLATE "C" NOT NULL,
-    pos            bigint NOT NULL DEFAULT 0,
-    lag            bigint,
+    pos            bigint NOT NULL DEFAULT 0 CHECK (pos >= 0),
+    lag            bigint CHECK (lag >= 0),
     seen_at        timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (consumer, aggregate_type),
-    CONSTRAINT bus_cursors_pos CHECK (pos >= 0),
-    CONSTRAINT bus_cursors_lag CHECK (lag >= 0)
+    PRIMARY KEY (consumer, aggregate_type)
 ) WITH (fillfactor = 50);
 
 -- Deduplication of consumers: the messages that each has consumed, written in the transaction of the
@@ -726,7 +700,7 @@ CREATE TABLE bus_dead_letters (
     time           timestamptz NOT NULL,
     body           bytea NOT NULL,
     error          text NOT NULL,
-    attempts       integer NOT NULL,
+    attempts       integer NOT NULL CHECK (attempts > 0),
     failed_at      timestamptz NOT NULL DEFAULT now(),
     retried_at     timestamptz,
     consumed_at    timestamptz,
@@ -734,7 +708,6 @@ CREATE TABLE bus_dead_letters (
     discarded_by   text,
     discard_reason text,
     UNIQUE (consumer, event_id),
-    CONSTRAINT bus_dead_letters_attempts CHECK (attempts > 0),
     CONSTRAINT bus_dead_letters_consumed CHECK (consumed_at IS NULL OR retried_at IS NOT NULL),
     CONSTRAINT bus_dead_letters_discarded CHECK (
         num_nonnulls(discarded_at, discarded_by, discard_reason) IN (0, 3)),
@@ -783,13 +756,12 @@ CREATE TABLE notification_messages (
     at              timestamptz NOT NULL,
     content         jsonb NOT NULL,
     status          text COLLATE "C" NOT NULL DEFAULT 'PENDING',
-    attempts        smallint NOT NULL DEFAULT 0,
+    attempts        smallint NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     next_attempt_at timestamptz NOT NULL,
     ended_at        timestamptz,
     error           text,
     CONSTRAINT notification_messages_status CHECK (status IN ('PENDING', 'SENT', 'FAILED')),
-    CONSTRAINT notification_messages_ended CHECK ((status = 'PENDING') = (ended_at IS NULL)),
-    CONSTRAINT notification_messages_attempts CHECK (attempts >= 0)
+    CONSTRAINT notification_messages_ended CHECK ((status = 'PENDING') = (ended_at IS NULL))
 );
 
 CREATE INDEX notification_messages_by_channel ON notification_messages (channel, at);
@@ -806,7 +778,7 @@ CREATE TABLE replays (
     status        text COLLATE "C" NOT NULL DEFAULT 'PENDING',
     filter        jsonb NOT NULL,
     is_dry_run    boolean NOT NULL,
-    rate          integer NOT NULL,  -- events a second
+    rate          integer NOT NULL CHECK (rate > 0),  -- events a second
     actor         text NOT NULL,
     cursor        uuid,  -- the last event that was processed
     skipped       uuid[] NOT NULL DEFAULT '{}',  -- locked by others: to be tried again
@@ -834,7 +806,6 @@ CREATE TABLE replays (
                     ELSE true END),
     CONSTRAINT replays_paused_has_time CHECK ((status = 'PAUSED') = (paused_at IS NOT NULL)),
     CONSTRAINT replays_failed_has_error CHECK ((status = 'FAILED') = (error IS NOT NULL)),
-    CONSTRAINT replays_rate CHECK (rate > 0),
     CONSTRAINT replays_numbers CHECK (done >= 0 AND total >= 0 AND version > 0 AND starts >= 0),
     CONSTRAINT replays_done_has_no_skipped CHECK (status <> 'DONE' OR skipped = '{}')
 );
@@ -931,16 +902,14 @@ CREATE INDEX reconciliation_findings_by_observer ON reconciliation_findings (see
 -- Banned addresses (of IPv6: each /64). A ban that was lifted or has ended stays for some days: other
 -- processes have to learn of it, and the next ban of the address is longer.
 CREATE TABLE bans (
-    address    text COLLATE "C" PRIMARY KEY,
+    address    text COLLATE "C" PRIMARY KEY CHECK (length(address) BETWEEN 1 AND 100),
     reason     text COLLATE "C" NOT NULL,
     score      real NOT NULL,
-    times      integer NOT NULL,  -- bans in a row
+    times      integer NOT NULL CHECK (times >= 0),  -- bans in a row
     banned_at  timestamptz NOT NULL DEFAULT now(),
     until      timestamptz NOT NULL,
     lifted_at  timestamptz,
     changed_at timestamptz NOT NULL DEFAULT now(),
-    CONSTRAINT bans_address CHECK (length(address) BETWEEN 1 AND 100),
-    CONSTRAINT bans_times CHECK (times >= 0),
     CONSTRAINT bans_until CHECK (until > banned_at),
     CONSTRAINT bans_lifted CHECK (lifted_at IS NULL OR lifted_at >= banned_at)
 );
@@ -949,9 +918,8 @@ CREATE INDEX bans_by_change ON bans (changed_at);
 
 -- Addresses that sent a verified delivery, updated once a day at most. They are never banned.
 CREATE TABLE verified_senders (
-    address     text COLLATE "C" PRIMARY KEY,
-    verified_at timestamptz NOT NULL DEFAULT now(),
-    CONSTRAINT verified_senders_address CHECK (length(address) BETWEEN 1 AND 100)
+    address     text COLLATE "C" PRIMARY KEY CHECK (length(address) BETWEEN 1 AND 100),
+    verified_at timestamptz NOT NULL DEFAULT now()
 );
 
 CREATE INDEX verified_senders_by_time ON verified_senders (verified_at);
@@ -961,14 +929,12 @@ CREATE TABLE api_keys (
     id           uuid PRIMARY KEY,
     name         text NOT NULL,
     hint         text NOT NULL,
-    hash         bytea NOT NULL UNIQUE,
+    hash         bytea NOT NULL UNIQUE CHECK (octet_length(hash) = 32),
     hash_method  text COLLATE "C" NOT NULL DEFAULT 'sha256',
-    scope        text COLLATE "C" NOT NULL,
+    scope        text COLLATE "C" NOT NULL CHECK (scope IN ('read', 'operate', 'admin')),
     created_at   timestamptz NOT NULL DEFAULT now(),
     last_used_at timestamptz,
     revoked_at   timestamptz,
-    CONSTRAINT api_keys_scope CHECK (scope IN ('read', 'operate', 'admin')),
-    CONSTRAINT api_keys_hash CHECK (octet_length(hash) = 32),
     CONSTRAINT api_keys_hash_method CHECK (hash_method IN ('sha256', 'hmac-sha256'))
 );
 
@@ -1025,8 +991,3 @@ CREATE TABLE audit_log (
 CREATE INDEX audit_log_by_event ON audit_log (event_id) WHERE event_id IS NOT NULL;
 
 CREATE INDEX audit_log_by_payment ON audit_log (payment_id) WHERE payment_id IS NOT NULL;
-
--- Maintenance -------------------------------------------------------------------------------
-
--- Maintenance has no tables of its own. The partitions of webhook_events, one for each month, are
--- created by db/schema.py and detached, archived and dropped by maintenance/.
