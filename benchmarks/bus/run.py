@@ -17,8 +17,8 @@ from benchmarks.databases import Databases, open_databases
 from benchmarks.machine import describe_machine
 from benchmarks.markdown import markdown_list, markdown_table, write_section
 from benchmarks.terminal import terminal_table
+from paidonce.bootstrap.database import open_migrated_database
 from paidonce.bus.relay import MAX_BATCH
-from paidonce.db.opening import open_migrated_database
 from paidonce.settings.reading import load_settings
 
 SECTION = "bus"

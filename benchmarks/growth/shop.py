@@ -8,8 +8,8 @@ from pathlib import Path
 from benchmarks.contenders import Paidonce
 from benchmarks.databases import Databases, connected, open_databases
 from benchmarks.growth.fill import churn, count_applied, fill, users_of
+from paidonce.bootstrap.database import open_migrated_database
 from paidonce.bootstrap.rules import load_rules
-from paidonce.db.opening import open_migrated_database
 from paidonce.db.pool import Database
 from paidonce.processing.items import Source
 from paidonce.processing.transactions import Processor

@@ -18,9 +18,9 @@ from benchmarks.markdown import markdown_list, markdown_table, write_section
 from benchmarks.search.fill import SPAN, fill
 from benchmarks.search.questions import LIMIT, Question, questions
 from benchmarks.terminal import terminal_table
+from paidonce.bootstrap.database import open_migrated_database
 from paidonce.bootstrap.rules import load_rules
 from paidonce.bootstrap.services import Services, build_services
-from paidonce.db.opening import open_migrated_database
 from paidonce.db.search import BUDGET
 from paidonce.settings.reading import load_settings
 

@@ -18,11 +18,13 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
+from paidonce.bootstrap.database import EmbeddedSupervisor
 from paidonce.db.embedded import files
 from paidonce.db.embedded import server as embedded_server
 from paidonce.db.embedded.installation import wheel_installation
 from paidonce.db.embedded.server import EmbeddedPostgres
 from paidonce.errors import EmbeddedDatabaseError
+from paidonce.runtime.service import Supervisor
 from tests.support.memory_folder import make_memory_folder
 
 pytestmark = pytest.mark.skipif(
@@ -131,15 +133,14 @@ async def test_a_stop_while_the_supervisor_looks_is_final(
     await assert_stopped(data_dir)
 
 
-async def test_the_supervisor_runs_until_it_is_cancelled(data_dir: Path) -> None:
+async def test_the_supervisor_runs_until_it_is_stopped(data_dir: Path) -> None:
     database = EmbeddedPostgres(data_dir)
     dsn = await database.start()
-    supervisor = asyncio.create_task(database.supervise())
-    killed = await kill_postmaster(data_dir)
+    async with Supervisor(EmbeddedSupervisor(database)).running():
+        killed = await kill_postmaster(data_dir)
 
-    await eventually(lambda: postmaster_or_none(data_dir) not in (killed, None))
-    await eventually_answers(dsn)
-    supervisor.cancel()
+        await eventually(lambda: postmaster_or_none(data_dir) not in (killed, None))
+        await eventually_answers(dsn)
     await database.stop()
 
 

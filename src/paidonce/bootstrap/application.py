@@ -9,6 +9,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 
 from paidonce.bootstrap.api import describe, operators_api
+from paidonce.bootstrap.database import open_migrated_database
 from paidonce.bootstrap.health import HealthSource, add_health
 from paidonce.bootstrap.rules import (
     check_settings,
@@ -23,7 +24,6 @@ from paidonce.bus.consumer import Consumer
 from paidonce.bus.contract import Bus, open_bus
 from paidonce.bus.relay import Relay
 from paidonce.core.actors import Scope as KeyScope
-from paidonce.db.opening import open_migrated_database
 from paidonce.db.pool import Database
 from paidonce.errors import ConfigurationError, InvalidRequestError
 from paidonce.guard.setup import GuardComponents, build_guard

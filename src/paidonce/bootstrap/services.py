@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from paidonce.bootstrap.database import open_migrated_database
 from paidonce.bootstrap.rules import check_settings, load_rules
 from paidonce.bus.service import BusService
-from paidonce.db.opening import open_migrated_database
 from paidonce.db.pool import Database
 from paidonce.events.service import EventService
 from paidonce.guard.service import BanService

@@ -89,8 +89,8 @@ def relay(config: Config = None, host: Host = None, port: Port = None) -> None:
 
 def migrate(config: Config = None) -> None:
     """Migrate the schema of the database to this version."""
+    from paidonce.bootstrap.database import open_migrated_database
     from paidonce.bootstrap.rules import check_settings
-    from paidonce.db.opening import open_migrated_database
 
     settings, _ = load_command_settings(config)
     check_settings(settings)
@@ -104,10 +104,10 @@ def migrate(config: Config = None) -> None:
 
 def doctor(config: Config = None, json: Json = False) -> None:
     """Check the installation and say how to repair it. Exit code 1 if there is a problem."""
-    from paidonce.doctor import CheckState, examine
+    from paidonce.doctor import examine
 
     findings = run(examine(config))
-    has_problem = any(one.state is CheckState.PROBLEM for one in findings)
+    has_problem = any(one.state == "problem" for one in findings)
     if json:
         typer.echo(json_text(findings))
     else:

@@ -30,17 +30,9 @@ class AuditEntry:
 
 async def record_entries(connection: Connection, entries: Sequence[AuditEntry]) -> None:
     """Write entries of the audit log, in one round trip."""
-    if not entries:
-        return
-    await QUERIES["record_entries"].run(
-        connection,
-        at=[one.at for one in entries],
-        event_id=[one.event_id for one in entries],
-        actor=[one.actor for one in entries],
-        action=[one.action for one in entries],
-        success=[one.success for one in entries],
-        details=[orjson.dumps(one.details, default=str).decode() for one in entries],
-    )
+    if entries:
+        written = orjson.dumps(list(entries), default=str).decode()
+        await QUERIES["record_entries"].run(connection, entries=written)
 
 
 async def record_action(

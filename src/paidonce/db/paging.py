@@ -7,8 +7,6 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from paidonce.db.search import LAST_ID
-
 T = TypeVar("T")
 Q = TypeVar("Q", bound="ListQuery")
 
@@ -55,11 +53,6 @@ def page_of(rows: Sequence[T], limit: int, cursor: Callable[[T], object]) -> Pag
     """A page of rows that were read with `limit + 1`, to know whether more follow."""
     items = list(rows[:limit])
     return Page(items, str(cursor(items[-1])) if len(rows) > limit else None)
-
-
-def last_id_of(cursor: UUID | None) -> UUID:
-    """The largest id that may follow a page."""
-    return LAST_ID if cursor is None else UUID(int=max(cursor.int - 1, 0))
 
 
 async def all_pages(search: Callable[[Q], Awaitable[Page[T]]], query: Q, limit: int) -> list[T]:

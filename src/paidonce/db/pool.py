@@ -40,11 +40,11 @@ _SESSION: Final = {
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",
 }
-# Processing on arrival must not wait for a row that another transaction locks for long.
-_IMPATIENT: Final = {"lock_timeout": "100ms"}
-# A plan that was made while the tables were empty scans them, and is kept when they have grown.
-# The hot statements find every row by an index, whatever the statistics say.
-_PINNED_PLANS: Final = {
+_DEDICATED: Final = {
+    # Processing on arrival must not wait for a row that another transaction locks for long.
+    "lock_timeout": "100ms",
+    # A plan that was made while the tables were empty scans them, and is kept when they have grown.
+    # The hot statements find every row by an index, whatever the statistics say.
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -148,18 +148,9 @@ class Database:
 
         The database closes it after `max_silence_s` without a statement, unless that is 0.
         """
-        silence = {"idle_session_timeout": f"{max_silence_s:.0f}s"}
-        try:
-            return await asyncpg.connect(
-                self.url,
-                timeout=CONNECT_TIMEOUT_S,
-                command_timeout=COMMAND_TIMEOUT_S,
-                max_cached_statement_lifetime=0,
-                max_cacheable_statement_size=0,
-                server_settings={**_SESSION, **_IMPATIENT, **_PINNED_PLANS, **silence},
-            )
-        except Exception as error:
-            raise away(error) from error
+        settings = _DEDICATED | {"idle_session_timeout": f"{max_silence_s:.0f}s"}
+        cached = {"max_cached_statement_lifetime": 0, "max_cacheable_statement_size": 0}
+        return await _connect(self.url, settings, **cached)
 
     async def _give_back(self, connection: Any) -> None:
         """A connection that is lost at this moment has done its work: the pool forgets it."""
@@ -226,20 +217,24 @@ async def open_database(url: str) -> Database:
 @asynccontextmanager
 async def connect_read_only(url: str) -> AsyncIterator[Connection]:
     """A read-only connection, without any check. Raises DatabaseUnavailableError."""
-    settings = {**_SESSION, "default_transaction_read_only": "on"}
-    try:
-        connection: Connection = await asyncpg.connect(
-            url,
-            timeout=CONNECT_TIMEOUT_S,
-            command_timeout=COMMAND_TIMEOUT_S,
-            server_settings=settings,
-        )
-    except Exception as error:
-        raise away(error) from error
+    connection = await _connect(url, {"default_transaction_read_only": "on"})
     try:
         yield connection
     finally:
         await connection.close(timeout=CONNECT_TIMEOUT_S)
+
+
+async def _connect(url: str, settings: dict[str, str], **options: Any) -> Connection:
+    try:
+        return await asyncpg.connect(
+            url,
+            timeout=CONNECT_TIMEOUT_S,
+            command_timeout=COMMAND_TIMEOUT_S,
+            server_settings=_SESSION | settings,
+            **options,
+        )
+    except Exception as error:
+        raise away(error) from error
 
 
 def away(error: BaseException) -> DatabaseUnavailableError:

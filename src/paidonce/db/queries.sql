@@ -53,6 +53,5 @@ SELECT at, action, success, actor, details
 -- The default time is that of writing: after all that the same transaction did before.
 INSERT INTO audit_log (at, event_id, actor, action, success, details)
 SELECT coalesce(a.at, clock_timestamp()), a.event_id, a.actor, a.action, a.success, a.details
-  FROM unnest(:at::timestamptz[], :event_id::uuid[], :actor::text[], :action::text[],
-              :success::boolean[], :details::jsonb[])
-       AS a (at, event_id, actor, action, success, details);
+  FROM jsonb_to_recordset(:entries) AS a (
+       at timestamptz, event_id uuid, actor text, action text, success boolean, details jsonb);

@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from paidonce.db.paging import Page
 from paidonce.db.queries import Connection, Query, Row, load_queries
 
 QUERIES: Final = load_queries(__file__)
@@ -33,6 +34,11 @@ def first_id_at(time: datetime) -> UUID:
     return UUID(int=max(int(time.timestamp() * 1000), 0) << 80)
 
 
+def last_id_of(cursor: UUID | None) -> UUID:
+    """The largest id that may follow a page."""
+    return LAST_ID if cursor is None else UUID(int=max(cursor.int - 1, 0))
+
+
 @asynccontextmanager
 async def read_in_order(connection: Connection) -> AsyncIterator[None]:
     """A read-only transaction whose plans read rows in index order, whatever the statistics say."""
@@ -46,18 +52,6 @@ async def count_rows(connection: Connection, query: Query, **values: object) -> 
     async with read_in_order(connection):
         rows = await query.rows(connection, **values, max_counted=MAX_COUNTED)
     return [dict(row) for row in rows]
-
-
-@dataclass(frozen=True, slots=True)
-class SearchPage:
-    """Rows that match, and the id to continue below; None at the end."""
-
-    rows: Sequence[Row]
-    next: UUID | None
-
-    @property
-    def next_cursor(self) -> str | None:
-        return None if self.next is None else str(self.next)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +77,7 @@ class Search:
         first_id: UUID = FIRST_ID,
         last_id: UUID = LAST_ID,
         **filters: object,
-    ) -> SearchPage:
+    ) -> Page[Row]:
         """Up to `limit` rows between two ids that match every filter, the newest first."""
         query = self.statement(frozenset(filters))
         bounds = {"first_id": first_id, "last_id": last_id, "limit": limit + 1, "budget": BUDGET}
@@ -100,14 +94,14 @@ class Search:
         return self.query.without(*sorted(marks))
 
 
-def _page(rows: Sequence[Row], limit: int) -> SearchPage:
+def _page(rows: Sequence[Row], limit: int) -> Page[Row]:
     """The last row of the budget is returned even if it does not match: to continue from it."""
-    found = [
+    found: list[Row] = [
         {name: value for name, value in row.items() if name not in ("matches", "position")}
         for row in rows
         if row["matches"]
     ]
     if len(found) > limit:
-        return SearchPage(found[:limit], found[limit - 1]["id"])
+        return Page(found[:limit], str(found[limit - 1]["id"]))
     is_cut_short = bool(rows) and rows[-1]["position"] == BUDGET
-    return SearchPage(found, rows[-1]["id"] if is_cut_short else None)
+    return Page(found, str(rows[-1]["id"]) if is_cut_short else None)

@@ -7,11 +7,11 @@ an exception inside a check is a result too.
 from pathlib import Path
 
 from paidonce.doctor import database, machine
-from paidonce.doctor.checks import CheckResult, CheckState, refused, skipped
+from paidonce.doctor.checks import CheckResult, refused, skipped
 from paidonce.errors import ConfigurationError
 from paidonce.settings.reading import config_path, load_settings
 
-__all__ = ["CheckResult", "CheckState", "examine"]
+__all__ = ["CheckResult", "examine"]
 
 
 async def examine(config: Path | None = None) -> list[CheckResult]:

@@ -2,18 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Literal
 
 from paidonce.errors import DatabaseUnavailableError
-
-
-class CheckState(StrEnum):
-    """The state of a check."""
-
-    OK = "ok"
-    WARNING = "warning"
-    PROBLEM = "problem"
-    SKIPPED = "skipped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,28 +12,28 @@ class CheckResult:
     """One check: its name (given when it has run), what was found, and what to do."""
 
     name: str
-    state: CheckState
+    state: Literal["ok", "warning", "problem", "skipped"]
     found: str
     remedy: str = ""
 
 
 def ok(found: str, remedy: str = "") -> CheckResult:
-    return CheckResult("", CheckState.OK, found, remedy)
+    return CheckResult("", "ok", found, remedy)
 
 
 def warning(found: str, remedy: str) -> CheckResult:
-    return CheckResult("", CheckState.WARNING, found, remedy)
+    return CheckResult("", "warning", found, remedy)
 
 
 def problem(found: str, remedy: str) -> CheckResult:
-    return CheckResult("", CheckState.PROBLEM, found, remedy)
+    return CheckResult("", "problem", found, remedy)
 
 
 def refused(
     error: Exception, name: str = "", remedy: str = "correct the setting that it names"
 ) -> CheckResult:
     """An error whose message says what is wrong."""
-    return CheckResult(name, CheckState.PROBLEM, _one_line(error), remedy)
+    return CheckResult(name, "problem", _one_line(error), remedy)
 
 
 def defect(error: Exception) -> CheckResult:
@@ -54,7 +45,7 @@ def defect(error: Exception) -> CheckResult:
 
 def skipped(names: Iterable[str], why: str) -> list[CheckResult]:
     """Checks that are not needed, or depend on a failed one."""
-    return [CheckResult(name, CheckState.SKIPPED, why) for name in names]
+    return [CheckResult(name, "skipped", why) for name in names]
 
 
 def _one_line(error: Exception) -> str:

@@ -12,16 +12,7 @@ from paidonce.db.embedded import files
 from paidonce.db.pool import MAX_CLOCK_SKEW_S, OLDEST_VERSION, connect_read_only, redact_url
 from paidonce.db.queries import Connection, load_queries
 from paidonce.db.schema import next_month, partition_name, revisions
-from paidonce.doctor.checks import (
-    CheckResult,
-    CheckState,
-    defect,
-    ok,
-    problem,
-    refused,
-    skipped,
-    warning,
-)
+from paidonce.doctor.checks import CheckResult, defect, ok, problem, refused, skipped, warning
 from paidonce.errors import PaidonceError
 from paidonce.events import store as events_store
 from paidonce.maintenance.partitions import attached_partitions
@@ -67,7 +58,7 @@ async def _check_all(connection: Connection, settings: Settings) -> list[CheckRe
         except Exception as error:
             result = defect(error)
         done.append(replace(result, name=name))
-        is_unfit = result.state is CheckState.PROBLEM or NO_SCHEMA in result.found
+        is_unfit = result.state == "problem" or NO_SCHEMA in result.found
         if check is _migrations and is_unfit:
             return done + skipped(list(CHECKS)[len(done) :], result.found)
     return done

@@ -46,7 +46,7 @@ class EventService:
         """Events, newest first."""
         async with self._database.connection() as connection:
             found = await store.search(connection, query)
-        return Page([event_view(row) for row in found.rows], found.next_cursor)
+        return Page([event_view(row) for row in found.items], found.next_cursor)
 
     async def deliveries(
         self, events: Sequence[EventView]

@@ -75,13 +75,13 @@ class OrderService:
             paid = await payments_store.search(
                 connection, PaymentQuery(order=reference, limit=MAX_PAGE)
             )
-        return order_view(dict(row), map(payment_view, paid.rows))
+        return order_view(dict(row), map(payment_view, paid.items))
 
     async def search(self, query: OrderQuery) -> Page[OrderSummary]:
         """Orders, newest first."""
         async with self._database.connection() as connection:
             found = await store.search(connection, query)
-        return Page([order_summary(row) for row in found.rows], found.next_cursor)
+        return Page([order_summary(row) for row in found.items], found.next_cursor)
 
     def currency_of_plan(self, plan_id: str | None) -> str | None:
         """The currency of a plan, or of the default plan; None if there is none."""

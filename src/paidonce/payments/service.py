@@ -29,7 +29,7 @@ class PaymentService:
         """Payments, newest first."""
         async with self._database.connection() as connection:
             found = await store.search(connection, query)
-        return Page([payment_view(row) for row in found.rows], found.next_cursor)
+        return Page([payment_view(row) for row in found.items], found.next_cursor)
 
     async def link(
         self,

@@ -5,9 +5,9 @@ from uuid import UUID
 
 from paidonce.core.email import email_key
 from paidonce.core.payments import PaymentStatus
-from paidonce.db.paging import last_id_of
+from paidonce.db.paging import Page
 from paidonce.db.queries import Connection, Row, load_queries
-from paidonce.db.search import FIRST_ID, LAST_ID, Search, SearchPage, count_rows
+from paidonce.db.search import FIRST_ID, LAST_ID, Search, count_rows, last_id_of
 from paidonce.payments.model import PaymentQuery
 
 QUERIES: Final = load_queries(__file__)
@@ -20,7 +20,7 @@ MAX_IDS_SHOWN: Final = 100
 MAX_REASONS: Final = 100
 
 
-async def search(connection: Connection, query: PaymentQuery) -> SearchPage:
+async def search(connection: Connection, query: PaymentQuery) -> Page[Row]:
     """Payments that match every filter, newest first."""
     filters = query.filters()
     if query.status not in (None, PaymentStatus.SUCCEEDED):
@@ -38,7 +38,7 @@ async def search(connection: Connection, query: PaymentQuery) -> SearchPage:
 async def find(connection: Connection, payment_id: UUID) -> Row | None:
     """One payment."""
     page = await _page(connection, limit=1, first_id=payment_id, last_id=payment_id)
-    return page.rows[0] if page.rows else None
+    return page.items[0] if page.items else None
 
 
 async def unapplied_money(connection: Connection) -> list[Row]:
@@ -59,7 +59,7 @@ async def to_review(connection: Connection) -> list[Row]:
 
 async def _page(
     connection: Connection, *, limit: int, first_id: UUID = FIRST_ID, last_id: UUID, **filters: Any
-) -> SearchPage:
+) -> Page[Row]:
     return await PAYMENTS.page(
         connection,
         limit=limit,

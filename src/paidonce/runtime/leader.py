@@ -10,15 +10,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from paidonce.db.pool import Database
+from paidonce.db.queries import Connection
 from paidonce.errors import PaidonceError
 from paidonce.runtime.service import Service
 from paidonce.telemetry import logger
-
-if TYPE_CHECKING:
-    from paidonce.db.pool import Database
-    from paidonce.db.queries import Connection
 
 log = logger(__name__)
 
@@ -64,7 +62,7 @@ class LeadershipLostError(PaidonceError):
 class _Session:
     """The connection that holds the locks, and how long it is certainly alive."""
 
-    def __init__(self, connection: "Connection", silence_s: float) -> None:
+    def __init__(self, connection: Connection, silence_s: float) -> None:
         self.connection = connection
         self.silence_s = silence_s
         self.opened_s = self.beaten_s = time.monotonic()
@@ -103,7 +101,7 @@ class _Session:
 class Leadership:
     """The right to work in a role, as long as it is held."""
 
-    def __init__(self, role: str, database: "Database", session: _Session) -> None:
+    def __init__(self, role: str, database: Database, session: _Session) -> None:
         self.role = role
         self._database = database
         self._session = session
@@ -121,13 +119,13 @@ class Leadership:
             raise LeadershipLostError(f"another process may be the leader: {self.role}")
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator["Connection"]:
+    async def connection(self) -> AsyncIterator[Connection]:
         """A fenced connection of the pool. Raises LeadershipLostError."""
         async with self._database.connection() as connection:
             await self._mark(connection, _MARK)
             yield connection  # the pool removes the mark with all advisory locks
 
-    async def session(self) -> "Connection":
+    async def session(self) -> Connection:
         """A fenced connection of one's own. Raises LeadershipLostError."""
         connection = await self._database.dedicated()
         try:
@@ -137,11 +135,11 @@ class Leadership:
             raise
         return connection
 
-    async def fence(self, connection: "Connection") -> None:
+    async def fence(self, connection: Connection) -> None:
         """Fence the open transaction of a connection. Raises LeadershipLostError."""
         await self._mark(connection, _MARK_TRANSACTION)
 
-    async def _mark(self, connection: "Connection", sql: str) -> None:
+    async def _mark(self, connection: Connection, sql: str) -> None:
         self.require()
         pid = self._session.connection.get_server_pid()
         if not await connection.fetchval(sql, self.role, pid):
@@ -175,7 +173,7 @@ class Leadership:
 class Leader:
     """All roles in which a process leads: their locks share one session and one heartbeat."""
 
-    def __init__(self, database: "Database", silence_s: float = SILENCE_S) -> None:
+    def __init__(self, database: Database, silence_s: float = SILENCE_S) -> None:
         self._database = database
         self._first_silence_s = self._silence_s = silence_s
         self._session: _Session | None = None

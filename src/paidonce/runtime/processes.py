@@ -16,17 +16,13 @@ from typing import Final
 
 from prometheus_client.multiprocess import mark_process_dead
 
-from paidonce.runtime.service import Backoff, Delays
+from paidonce.runtime.service import RESTART, STEADY_S, Delays
 from paidonce.telemetry import configure_logging, logger
 
 log = logger(__name__)
 
 WATCH_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 9.0
-RESTART: Final = Backoff(initial_s=0.5, factor=2.0, max_s=5.0, jitter=0.0)
-STEADY_S: Final = 10.0
-"""A process that lived this long is replaced at once; others after a growing delay."""
-
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
 _FORK: Final = multiprocessing.get_context("fork")
@@ -124,7 +120,7 @@ class Processes:
             # A mistake in the settings, which it has printed.
             self._stop()
             return
-        if lived_s > STEADY_S:
+        if lived_s > STEADY_S:  # replaced at once; others after a growing delay
             child.delays.reset()
             child.due_s = time.monotonic()
         else:

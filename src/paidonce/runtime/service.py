@@ -18,7 +18,7 @@ FINISH_S: Final = 1.0
 CANCEL_S: Final = 1.5
 """How long cancelled services have to end; includes the time of a user's handler."""
 STEADY_S: Final = 10.0
-"""A restarted service that has run this long is healthy again."""
+"""A restarted service or process that has run this long is healthy again."""
 
 
 @dataclass(frozen=True, slots=True)

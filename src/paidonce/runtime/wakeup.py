@@ -4,14 +4,12 @@ Correctness never depends on a wake-up: every service also polls, so a lost one 
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from paidonce.db.pool import Database
+from paidonce.db.queries import Connection
 from paidonce.errors import DatabaseUnavailableError
 from paidonce.runtime.service import Listener, Service
-
-if TYPE_CHECKING:
-    from paidonce.db.pool import Database
-    from paidonce.db.queries import Connection
 
 CHANNEL: Final = "paidonce_queue"
 NOTIFY_PAUSE_S: Final = 0.05
@@ -42,7 +40,7 @@ class Wakeup:
             listener.wake()
 
 
-async def notify_workers(connection: "Connection") -> None:
+async def notify_workers(connection: Connection) -> None:
     """Wake the workers of all processes, once this transaction has committed."""
     await connection.execute(f"NOTIFY {CHANNEL}")
 
@@ -50,7 +48,7 @@ async def notify_workers(connection: "Connection") -> None:
 class WakeupSender(Service):
     """Sends the wake-ups of this process to the others, many in one NOTIFY."""
 
-    def __init__(self, database: "Database", wakeup: Wakeup) -> None:
+    def __init__(self, database: Database, wakeup: Wakeup) -> None:
         super().__init__("wakeup sender")
         self._database = database
         self._listener = wakeup.unsent
@@ -67,7 +65,7 @@ class WakeupSender(Service):
 class WakeupReceiver(Service):
     """Wakes the listeners of this process when another process sends a wake-up."""
 
-    def __init__(self, database: "Database", wakeup: Wakeup) -> None:
+    def __init__(self, database: Database, wakeup: Wakeup) -> None:
         super().__init__("wakeup receiver")
         self._database = database
         self._wakeup = wakeup

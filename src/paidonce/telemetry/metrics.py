@@ -241,9 +241,7 @@ def counted() -> CollectorRegistry:
 
 def exposition(measured: Iterable[Metric]) -> bytes:
     """The metrics in Prometheus' text format."""
-    asked = CollectorRegistry()
-    asked.register(_Measured(list(measured)))
-    return generate_latest(counted()) + generate_latest(asked)
+    return generate_latest(counted()) + generate_latest(_Measured(measured))
 
 
 def total(counter: Counter) -> int:

@@ -23,7 +23,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from enum import Enum, auto
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 import asyncpg
 
@@ -61,7 +61,7 @@ _LAUNCH: Final = 'log=$1; shift; "$@" </dev/null >"$log" 2>&1 & echo $!'
 class EmbeddedPostgres:
     """The server of one data directory, used by this process.
 
-    Call `start`, keep `supervise` running as a task, cancel that task, then call `stop`.
+    Call `start`, then `supervise_once` every SUPERVISE_INTERVAL_S, and `stop` at the end.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -98,15 +98,6 @@ class EmbeddedPostgres:
                     await self._stop_if_last(placement)
             finally:
                 self._leave_users()
-
-    async def supervise(self) -> NoReturn:
-        """Restart the server whenever it dies. Runs until cancelled.
-
-        Raises EmbeddedDatabaseError when a restart fails; call it again to keep trying.
-        """
-        while True:
-            await self.supervise_once()
-            await asyncio.sleep(SUPERVISE_INTERVAL_S)
 
     async def supervise_once(self) -> bool:
         """Restart the server if it died; returns whether it had died.
