@@ -7,8 +7,7 @@ import re
 from datetime import timedelta
 from typing import ClassVar, Final
 
-LONGEST_RETRY: Final = timedelta(days=30)
-"""The longest time until the next call of a handler."""
+LONGEST_RETRY: Final = timedelta(days=30)  # until the next call of a handler
 _OWN_CODE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 
 

@@ -21,17 +21,22 @@ async def migrate(database: Database) -> str | None:
     Returns the new revision, or None if there was nothing to do. Raises UnsupportedDatabaseError
     if the schema is newer than this program.
     """
-    newest = known_revisions()[0]
+    known = known_revisions()
+    newest = known[0]
     async with database.connection() as connection:
-        if await _current_revision(connection) == newest:
+        if await current_revision(connection) == newest:
             return None
         await QUERIES["wait_without_limit"].run(connection)
         await QUERIES["lock_migrations"].row(connection)
         try:
-            current = await _current_revision(connection)
+            current = await current_revision(connection)
             if current == newest:
                 return None
-            _refuse_newer(current)
+            if current not in (None, *known):
+                raise UnsupportedDatabaseError(
+                    f"the schema is at revision {current}, which this program does not know: "
+                    f"it was migrated by a newer Paidonce; update this one"
+                )
             from paidonce.db.migrations import upgrade  # Alembic takes half a second to import
 
             await upgrade(database.url)
@@ -40,9 +45,12 @@ async def migrate(database: Database) -> str | None:
             await QUERIES["unlock_migrations"].row(connection)
 
 
-async def revisions(connection: Connection) -> tuple[str | None, list[str]]:
-    """The revision of the schema, and the known ones, the newest first."""
-    return await _current_revision(connection), known_revisions()
+async def current_revision(connection: Connection) -> str | None:
+    """The revision of the schema; None if there is none yet."""
+    if not await QUERIES["has_revisions"].value(connection):
+        return None
+    revision: str | None = await QUERIES["current_revision"].value(connection)
+    return revision
 
 
 def known_revisions() -> list[str]:
@@ -76,21 +84,6 @@ async def attach_partition(connection: Connection, month: datetime) -> None:
         f"ALTER TABLE webhook_events ATTACH PARTITION {partition_name(month)} "
         f"FOR VALUES FROM ('{first}') TO ('{end}')"
     )
-
-
-async def _current_revision(connection: Connection) -> str | None:
-    if not await QUERIES["has_revisions"].value(connection):
-        return None
-    revision: str | None = await QUERIES["current_revision"].value(connection)
-    return revision
-
-
-def _refuse_newer(current: str | None) -> None:
-    if current is not None and current not in known_revisions():
-        raise UnsupportedDatabaseError(
-            f"the schema is at revision {current}, which this program does not know: "
-            f"it was migrated by a newer Paidonce; update this one"
-        )
 
 
 def _months(now: datetime) -> Iterator[datetime]:

@@ -23,10 +23,8 @@ QUERIES: Final = load_queries(__file__)
 
 FIRST_ID: Final = UUID(int=0)
 LAST_ID: Final = UUID(int=2**128 - 1)
-BUDGET: Final = 10_000
-"""The most rows that are read for one page."""
-MAX_COUNTED: Final = 100_000
-"""The most rows of one kind that a metric counts."""
+BUDGET: Final = 10_000  # the most rows that are read for one page
+MAX_COUNTED: Final = 100_000  # the most rows of one kind that a metric counts
 
 
 def first_id_at(time: datetime) -> UUID:

@@ -1,6 +1,5 @@
 """Checks of the database, on a read-only connection. It may be in any state."""
 
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -8,10 +7,10 @@ from typing import Final
 
 from paidonce.bus import dead_letters, outbox
 from paidonce.core.money import Money
+from paidonce.db import pool
 from paidonce.db.embedded import files
-from paidonce.db.pool import MAX_CLOCK_SKEW_S, OLDEST_VERSION, connect_read_only, redact_url
 from paidonce.db.queries import Connection, load_queries
-from paidonce.db.schema import next_month, partition_name, revisions
+from paidonce.db.schema import current_revision, known_revisions, next_month, partition_name
 from paidonce.doctor.checks import CheckResult, defect, ok, problem, refused, skipped, warning
 from paidonce.errors import PaidonceError
 from paidonce.events import store as events_store
@@ -33,7 +32,7 @@ async def examine(settings: Settings) -> list[CheckResult]:
         if url is None:
             why = "the embedded database is not running; `paidonce serve` starts it"
             return skipped(CHECKS, why)
-        async with connect_read_only(url) as connection:
+        async with pool.connect_read_only(url) as connection:
             return await _check_all(connection, settings)
     except (PaidonceError, OSError) as error:
         first, *others = CHECKS
@@ -66,24 +65,21 @@ async def _check_all(connection: Connection, settings: Settings) -> list[CheckRe
 
 async def _server(connection: Connection, settings: Settings) -> CheckResult:
     version, database = connection.get_server_version().major, settings.database
-    place = "embedded" if database.is_embedded else redact_url(database.url)
+    place = "embedded" if database.is_embedded else pool.redact_url(database.url)
     found = f"PostgreSQL {version}, {place}"
-    if version < OLDEST_VERSION:
-        return problem(found, f"update it: {OLDEST_VERSION} or newer is needed")
+    if version < pool.OLDEST_VERSION:
+        return problem(found, f"update it: {pool.OLDEST_VERSION} or newer is needed")
     return ok(found)
 
 
 async def _clock(connection: Connection, settings: Settings) -> CheckResult:
-    """By how much the database's clock is ahead of ours, without the round trip."""
-    before_s = time.time()
-    now_s = await QUERIES["clock"].value(connection)
-    return clock_result(now_s - (before_s + time.time()) / 2)
+    return clock_result(await pool.clock_skew_s(connection))
 
 
 def clock_result(skew_s: float) -> CheckResult:
     """The result for a difference between the clocks."""
     found = f"the clock of the database differs by {skew_s:+.1f} s from this machine"
-    if abs(skew_s) > MAX_CLOCK_SKEW_S:
+    if abs(skew_s) > pool.MAX_CLOCK_SKEW_S:
         return problem(found, "set both by NTP; `serve` refuses to start")
     return warning(found, "set both by NTP") if abs(skew_s) > SMALL_CLOCK_SKEW_S else ok(found)
 
@@ -106,7 +102,7 @@ async def _rights(connection: Connection, settings: Settings) -> CheckResult:
 
 
 async def _migrations(connection: Connection, settings: Settings) -> CheckResult:
-    current, known = await revisions(connection)
+    current, known = await current_revision(connection), known_revisions()
     remedy = "run `paidonce migrate`, or `paidonce serve`, which migrates at its start"
     if current is None:
         return warning(NO_SCHEMA, remedy)

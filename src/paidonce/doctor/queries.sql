@@ -1,6 +1,3 @@
--- name: clock
-SELECT extract(epoch FROM clock_timestamp())::float8 AS now_s;
-
 -- name: rights
 -- What the role may do. The owner's rights are needed to add partitions.
 SELECT current_user AS role, current_schema() AS schema,

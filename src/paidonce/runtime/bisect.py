@@ -15,8 +15,7 @@ from paidonce.telemetry import logger
 log = logger(__name__)
 
 RERUN_PAUSE_S: Final = 0.01
-PATIENCE_S: Final = 1.5
-"""For how long after the first failure the rest of a batch is tried in smaller parts."""
+PATIENCE_S: Final = 1.5  # how long after the first failure smaller parts of a batch are tried
 
 T = TypeVar("T")
 R = TypeVar("R")

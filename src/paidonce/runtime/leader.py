@@ -21,12 +21,9 @@ from paidonce.telemetry import logger
 log = logger(__name__)
 
 HEARTBEAT_S: Final = 1.0
-SILENCE_S: Final = 5.0
-"""PostgreSQL ends the session of a leader that sent no heartbeat for this long."""
-MAX_SILENCE_S: Final = 60.0
-"""A leader that lost its session on a busy machine asks for twice as long, up to this."""
-POLL_S: Final = 1.0
-"""How often a process that does not lead tries to."""
+SILENCE_S: Final = 5.0  # PostgreSQL ends the session of a leader that was silent for this long
+MAX_SILENCE_S: Final = 60.0  # a leader that lost its session asks for twice as long, up to this
+POLL_S: Final = 1.0  # how often a process that does not lead tries to
 TAKEOVER_S: Final = 10.0
 TAKEOVER_PAUSE_S: Final = 0.02
 
@@ -84,12 +81,6 @@ class _Session:
             found: list[Any] = await self._statements[sql].fetch(list(roles))
         self.beaten_s = started_s
         return found
-
-    async def beat(self) -> None:
-        started_s = time.monotonic()
-        async with asyncio.timeout(self.silence_s):
-            await self.connection.execute("SELECT 1")
-        self.beaten_s = started_s
 
     @property
     def is_alive(self) -> bool:
@@ -281,7 +272,7 @@ class Leader:
                 await asyncio.sleep(HEARTBEAT_S)
                 async with self._in_use:
                     if self._session is session:
-                        await session.beat()
+                        await session.run(_RELEASE, [])  # releases nothing: a heartbeat
                         if time.monotonic() - session.opened_s > 10 * MAX_SILENCE_S:
                             self._silence_s = self._first_silence_s
         except Exception as error:

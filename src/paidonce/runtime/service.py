@@ -13,12 +13,9 @@ from paidonce.telemetry import logger, metrics
 
 log = logger(__name__)
 
-FINISH_S: Final = 1.0
-"""How long services have to finish their unit of work. Unfinished work is done again later."""
-CANCEL_S: Final = 1.5
-"""How long cancelled services have to end; includes the time of a user's handler."""
-STEADY_S: Final = 10.0
-"""A restarted service or process that has run this long is healthy again."""
+FINISH_S: Final = 1.0  # to finish a unit of work; unfinished work is done again later
+CANCEL_S: Final = 1.5  # for cancelled services to end; includes the time of a user's handler
+STEADY_S: Final = 10.0  # a restarted service or process that has run this long is healthy again
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from paidonce.errors import DatabaseUnavailableError
 from paidonce.runtime.service import Listener, Service
 
 CHANNEL: Final = "paidonce_queue"
-NOTIFY_PAUSE_S: Final = 0.05
-"""At least this long between two NOTIFYs: their commits wait for each other."""
+NOTIFY_PAUSE_S: Final = 0.05  # between two NOTIFYs, at least: their commits wait for each other
 
 
 class Wakeup:

@@ -20,10 +20,8 @@ from pydantic_settings import (
 )
 
 SHORTEST_PAYLOADS_DAYS: Final = 31
-SHORTEST_PROCESSED_DAYS: Final = 8
-"""A Kafka topic keeps messages for 7 days and one segment."""
-LONGEST_HANDLER_S: Final = 25.0
-"""Less than the idle timeout of transactions."""
+SHORTEST_PROCESSED_DAYS: Final = 8  # a Kafka topic keeps messages for 7 days and one segment
+LONGEST_HANDLER_S: Final = 25.0  # less than the idle timeout of transactions
 LONGEST_RESERVATION_S: Final = 366 * 86_400
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """The variable with the folder in which processes that serve together keep their metrics.
@@ -104,7 +102,6 @@ class SourceSettings(BaseModel):
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The options of the provider."""
         return self.model_extra or {}
 
 

@@ -1,13 +1,12 @@
 """A demo source, plan and user, for a start without a configuration."""
 
-import os
-import secrets
 from pathlib import Path
 from typing import Final
 
 from paidonce.errors import ConfigurationError
 from paidonce.settings import PlanSettings, Settings, SourceSettings
 from paidonce.settings.reading import config_path, load_settings
+from paidonce.settings.secrets import kept_secret
 
 SOURCE: Final = "demo"
 EMAIL: Final = "demo@example.com"
@@ -28,22 +27,13 @@ def settings_or_demo(config: Path | None = None, **flags: object) -> tuple[Setti
             "sources: there are none; add one, such as [sources.payments] with "
             'provider = "tilda" and secrets = ["env:TILDA_SECRET"]'
         )
-    source = SourceSettings(provider="tilda", secrets=(_secret(settings.database.data_dir),))
+    folder = settings.database.data_dir
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"database.data_dir = '{folder}': {error}") from None
+    secret = kept_secret(folder / "demo-secret", "database.data_dir")
+    source = SourceSettings(provider="tilda", secrets=(secret,))
     plan = PlanSettings(price=PRICE, currency=CURRENCY, days=30, default=True)
     plans = settings.plans or {"monthly": plan}
     return settings.model_copy(update={"sources": {SOURCE: source}, "plans": plans}), True
-
-
-def _secret(data_dir: Path) -> str:
-    """The secret of the demo source, created once."""
-    path = data_dir / "demo-secret"
-    try:
-        data_dir.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ConfigurationError(f"database.data_dir = '{data_dir}': {error}") from None
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(secret := secrets.token_hex(24))
-    return secret

@@ -24,7 +24,6 @@ runs: never in $TMPDIR, so that all processes look in the same place.
 """
 
 import contextlib
-import hashlib
 import os
 import re
 import shutil
@@ -38,6 +37,7 @@ from typing import Final
 from paidonce.db.embedded.installation import (
     Account,
     account_for,
+    hash_of,
     is_root,
     name_of,
     runnable_installation,
@@ -178,7 +178,7 @@ def _lead_to_state_root(link: Path) -> None:
     _make_passable(STATE_ROOT)
     # Two processes that come here at once write the same link.
     with contextlib.suppress(FileExistsError):
-        link.symlink_to(STATE_ROOT / f"{link.parent.name}-{_hash_of(bytes(link.parent))}")
+        link.symlink_to(STATE_ROOT / f"{link.parent.name}-{hash_of(bytes(link.parent))}")
 
 
 def _make_private(directory: Path, account: Account) -> None:
@@ -209,7 +209,7 @@ def _socket_dir(home: Path, account: Account) -> Path:
     fits = len(os.fsencode(home / _SOCKET)) <= _SOCKET_PATH_LIMIT_BYTES
     if fits and re.fullmatch(r"[A-Za-z0-9/._-]+", str(home)):
         return home
-    return _SHORT_DIR / f"paidonce-{account.uid}-{_hash_of(bytes(home))}"
+    return _SHORT_DIR / f"paidonce-{account.uid}-{hash_of(bytes(home))}"
 
 
 def _tuning(placement: Placement) -> str:
@@ -294,7 +294,3 @@ def _write(path: Path, text: str) -> None:
         os.fchmod(file.fileno(), 0o644)
         file.write(text)
     unfinished.replace(path)
-
-
-def _hash_of(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:12]

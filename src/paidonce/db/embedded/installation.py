@@ -81,7 +81,7 @@ def runnable_installation(account: Account, beside: Path) -> Path:
     wheel = wheel_installation()
     if not is_root() or _can_run(account, wheel):
         return wheel
-    copy = beside / f"postgres-binaries-{_hash_of(wheel / 'bin' / 'postgres')}"
+    copy = beside / f"postgres-binaries-{hash_of((wheel / 'bin/postgres').read_bytes())}"
     if not copy.exists():
         _copy_installation(wheel, copy)
     installation = copy / _WHEEL / _INSTALLATION
@@ -127,5 +127,5 @@ def _copy_installation(wheel: Path, copy: Path) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _hash_of(program: Path) -> str:
-    return hashlib.sha256(program.read_bytes()).hexdigest()[:12]
+def hash_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]

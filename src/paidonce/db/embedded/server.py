@@ -139,7 +139,13 @@ class EmbeddedPostgres:
         launched = False
         while (answer := await _ask(placement.dsn)) is not Answer.READY:
             if time.monotonic() > deadline:
-                raise _no_answer(placement)
+                raise _failure(
+                    placement,
+                    f"the embedded PostgreSQL did not answer on {placement.socket_dir} "
+                    f"within {START_TIMEOUT_S:.0f} s",
+                    "if the log says that it is recovering, start again later, it continues; else "
+                    f"stop the processes that run on {placement.cluster} and start again",
+                )
             if answer is Answer.NO_DATABASE:
                 await _create_database(placement)
             elif answer is Answer.NOBODY and self._running_postmaster(placement) is None:
@@ -233,16 +239,6 @@ def _refuse_pointless_relaunch(placement: Placement) -> None:
         )
 
 
-def _no_answer(placement: Placement) -> EmbeddedDatabaseError:
-    return _failure(
-        placement,
-        f"the embedded PostgreSQL did not answer on {placement.socket_dir} "
-        f"within {START_TIMEOUT_S:.0f} s",
-        "if the log says that it is recovering, start again later, it continues; "
-        f"else stop the processes that run on {placement.cluster} and start again",
-    )
-
-
 def _launch(placement: Placement) -> int:
     """Start a postmaster and return its pid without waiting for it to be ready.
 
@@ -273,11 +269,8 @@ async def _create_cluster(placement: Placement) -> None:
             f"initdb, run as user {placement.account.name}, failed: {done.stdout.strip()}",
             "correct what initdb names, or give Paidonce a PostgreSQL of your own",
         )
-    configuration, flags = (
-        unfinished / "postgresql.conf",
-        os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW,
-    )
-    with os.fdopen(os.open(configuration, flags), "w", encoding="utf-8") as file:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW
+    with os.fdopen(os.open(unfinished / "postgresql.conf", flags), "w", encoding="utf-8") as file:
         file.write("\ninclude '../tuning.conf'\n")
     unfinished.rename(placement.cluster)
 

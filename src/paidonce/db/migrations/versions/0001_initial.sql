@@ -486,11 +486,9 @@ CREATE TABLE orders (
                   WHEN 'wallet' THEN wallet_id IS NOT NULL
                   ELSE true END),
     CONSTRAINT orders_paid_has_time CHECK (status <> 'PAID' OR paid_at IS NOT NULL),
-    CONSTRAINT orders_paid_has_payment CHECK (
-        (status = 'PAID') = (applied_payment_id IS NOT NULL)),
+    CONSTRAINT orders_paid_has_payment CHECK ((status = 'PAID') = (applied_payment_id IS NOT NULL)),
     CONSTRAINT orders_closed_is_not_paid CHECK (closed_at IS NULL OR status <> 'PAID'),
-    CONSTRAINT orders_reversed_was_fulfilled CHECK (
-        reversed_at IS NULL OR fulfilled_at IS NOT NULL)
+    CONSTRAINT orders_reversed_was_fulfilled CHECK (reversed_at IS NULL OR fulfilled_at IS NOT NULL)
 ) WITH (fillfactor = 75);
 
 CREATE INDEX orders_by_user ON orders (user_id, id) WHERE user_id IS NOT NULL;
@@ -565,8 +563,7 @@ CREATE TABLE wallet_payments (
     CONSTRAINT wallet_payments_status CHECK (
         status IN ('INITIATED', 'PROCESSING', 'COMPLETED', 'FAILED')),
     CONSTRAINT wallet_payments_failure CHECK ((status = 'FAILED') = (failure IS NOT NULL)),
-    CONSTRAINT wallet_payments_next_attempt CHECK (
-        next_attempt_at IS NULL OR status = 'PROCESSING')
+    CONSTRAINT wallet_payments_next_attempt CHECK (next_attempt_at IS NULL OR status = 'PROCESSING')
 ) WITH (fillfactor = 75);
 
 CREATE UNIQUE INDEX wallet_payments_by_transaction ON wallet_payments (source_id, transaction_id)
