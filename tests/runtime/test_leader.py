@@ -73,11 +73,12 @@ async def test_a_leader_that_sends_no_heartbeat_loses_its_lock(
     monkeypatch.setattr(leader_module, "HEARTBEAT_S", DEADLINE_S)
     frozen = (await Leader(database, silence_s=SHORT_S).acquire(["role"]))["role"]
     follower = Leader(database)
-    assert (await lead_soon(follower)).is_held
+    leadership = await lead_soon(follower)
+    assert leadership.is_held
     assert not frozen.is_held
     with pytest.raises(LeadershipLostError):
         await frozen.session()
-    follower.close()
+    await follower.release([leadership])
 
 
 async def test_the_work_of_a_leader_is_cancelled_when_it_loses_its_lock(
@@ -107,7 +108,7 @@ async def test_who_lost_the_lock_gets_no_fenced_connection(
     monkeypatch.setattr(type(old), "is_held", True)
     await end_leader(database)
     new = Leader(database)
-    await lead_soon(new)
+    leadership = await lead_soon(new)
     with pytest.raises(LeadershipLostError):
         await old.session()
     with pytest.raises(LeadershipLostError):
@@ -116,7 +117,7 @@ async def test_who_lost_the_lock_gets_no_fenced_connection(
     with pytest.raises(LeadershipLostError):
         async with database.transaction() as connection:
             await old.fence(connection)
-    new.close()
+    await new.release([leadership])
 
 
 async def test_a_new_leader_ends_the_connections_of_the_old_one(
@@ -146,7 +147,7 @@ async def test_a_new_leader_ends_the_connections_of_the_old_one(
     async with database.connection() as connection:
         rows = await connection.fetch("SELECT by FROM written")
     assert [row["by"] for row in rows] == ["new"]
-    new.close()
+    await new.release([leadership])
 
 
 async def test_a_follower_leads_when_the_leader_is_gone(
@@ -188,10 +189,10 @@ async def test_a_leader_that_was_slow_is_given_more_time(
     async with asyncio.timeout(DEADLINE_S):
         while leadership.is_held:
             await asyncio.sleep(0.02)
-    await lead_soon(leader)
+    again = await lead_soon(leader)
     assert leader._session is not None
     assert leader._session.silence_s == DEADLINE_S / 2
-    leader.close()
+    await leader.release([again])
 
 
 async def test_a_leader_that_holds_nothing_keeps_no_session(database: Database) -> None:

@@ -26,6 +26,7 @@ class AuditEntry:
     success: bool
     details: Mapping[str, object]
     at: datetime | None = None
+    payment_id: UUID | None = None
 
 
 async def record_entries(connection: Connection, entries: Sequence[AuditEntry]) -> None:
@@ -47,14 +48,8 @@ async def record_action(
     shown = {
         name: masked(value) if isinstance(value, str) else value for name, value in details.items()
     }
-    await QUERIES["record_action"].run(
-        connection,
-        event_id=event_id,
-        payment_id=payment_id,
-        actor=actor,
-        action=action,
-        details=orjson.dumps(shown).decode(),
-    )
+    entry = AuditEntry(event_id, actor, action, True, shown, payment_id=payment_id)
+    await record_entries(connection, [entry])
 
 
 async def audit_of_event(connection: Connection, event_id: UUID) -> Sequence[Row]:

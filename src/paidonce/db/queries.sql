@@ -38,10 +38,6 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
 
 -- Audit log ---------------------------------------------------------------------------------
 
--- name: record_action
-INSERT INTO audit_log (event_id, payment_id, actor, action, success, details)
-VALUES (:event_id, :payment_id, :actor, :action, true, :details);
-
 -- name: audit_of_event
 SELECT at, action, success, actor, details
   FROM audit_log
@@ -51,7 +47,8 @@ SELECT at, action, success, actor, details
 
 -- name: record_entries
 -- The default time is that of writing: after all that the same transaction did before.
-INSERT INTO audit_log (at, event_id, actor, action, success, details)
-SELECT coalesce(a.at, clock_timestamp()), a.event_id, a.actor, a.action, a.success, a.details
-  FROM jsonb_to_recordset(:entries) AS a (
-       at timestamptz, event_id uuid, actor text, action text, success boolean, details jsonb);
+INSERT INTO audit_log (at, event_id, payment_id, actor, action, success, details)
+SELECT coalesce(at, clock_timestamp()), event_id, payment_id, actor, action, success, details
+  FROM jsonb_to_recordset(:entries) AS entry (
+       at timestamptz, event_id uuid, payment_id uuid, actor text, action text, success boolean,
+       details jsonb);

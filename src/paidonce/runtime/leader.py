@@ -242,11 +242,6 @@ class Leader:
                     self._fail(session, repr(error))
             self._close_if_unused()
 
-    def close(self) -> None:
-        """Give up all roles at once."""
-        if self._session is not None:
-            self._lose(self._session)
-
     async def _connected(self) -> _Session:
         session = self._session
         if session is not None and session.is_alive:

@@ -19,8 +19,6 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-SHORTEST_PAYLOADS_DAYS: Final = 31
-SHORTEST_PROCESSED_DAYS: Final = 8  # a Kafka topic keeps messages for 7 days and one segment
 LONGEST_HANDLER_S: Final = 25.0  # less than the idle timeout of transactions
 LONGEST_RESERVATION_S: Final = 366 * 86_400
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
@@ -195,39 +193,38 @@ class SecuritySettings(_Section):
         return self
 
 
-def _whole_months(days: int) -> int:
-    if 0 < days < SHORTEST_PAYLOADS_DAYS:
-        raise ValueError(
-            f"whole months are removed, this one and the last are in use: "
-            f"give at least {SHORTEST_PAYLOADS_DAYS}, or 0 for ever"
-        )
-    return days
+def _longer_than(shortest_days: int, why: str) -> AfterValidator:
+    def check(days: int) -> int:
+        if 0 < days < shortest_days:
+            raise ValueError(f"{why}: give at least {shortest_days}, or 0 for ever")
+        return days
+
+    return AfterValidator(check)
 
 
-def _longer_than_topics(days: int) -> int:
-    if 0 < days < SHORTEST_PROCESSED_DAYS:
-        raise ValueError(
-            "a message that is still in its topic would be consumed again: "
-            f"give at least {SHORTEST_PROCESSED_DAYS}, or 0 for ever"
-        )
-    return days
+_Days = Annotated[int, Field(ge=0, le=36_500)]
+_WHOLE_MONTHS: Final = _longer_than(
+    31, "whole months are removed, this one and the last are in use"
+)
+# A Kafka topic keeps messages for 7 days and one segment.
+_LONGER_THAN_TOPICS: Final = _longer_than(
+    8, "a message that is still in its topic would be consumed again"
+)
 
 
 class RetentionSettings(_Section):
     """How many days each kind of data is kept; 0 means for ever."""
 
-    payloads_days: Annotated[int, AfterValidator(_whole_months)] = Field(400, ge=0, le=36_500)
+    payloads_days: Annotated[_Days, _WHOLE_MONTHS] = 400
     partition_action: Literal["drop", "detach", "archive"] = "drop"
     archive_dir: Path | None = None
-    evidence_days: int = Field(30, ge=0, le=36_500)
-    audit_days: int = Field(400, ge=0, le=36_500)
-    outbox_days: int = Field(30, ge=0, le=36_500)
-    processed_events_days: Annotated[int, AfterValidator(_longer_than_topics)] = Field(
-        8, ge=0, le=36_500
-    )
-    dedup_keys_days: int = Field(0, ge=0, le=36_500)
-    nonces_days: int = Field(30, ge=0, le=36_500)
-    notifications_days: int = Field(30, ge=0, le=36_500)
+    evidence_days: _Days = 30
+    audit_days: _Days = 400
+    outbox_days: _Days = 30
+    processed_events_days: Annotated[_Days, _LONGER_THAN_TOPICS] = 8
+    dedup_keys_days: _Days = 0
+    nonces_days: _Days = 30
+    notifications_days: _Days = 30
 
     @model_validator(mode="after")
     def _archive_has_a_place(self) -> "RetentionSettings":
