@@ -146,7 +146,7 @@ class ProviderConfig:
         value = self.options.get(option, choices[0])
         if value not in choices:
             quoted = ", ".join(f'"{one}"' for one in choices)
-            raise ConfigurationError(f"{self.key}.{option} = {value!r}: write one of {quoted}")
+            raise self.invalid(option, f"write one of {quoted}")
         return str(value)
 
     def currency(self, default: str) -> str:
@@ -155,18 +155,18 @@ class ProviderConfig:
         try:
             return known_currency(str(code))
         except InvalidMoneyError as error:
-            raise ConfigurationError(
-                f'{self.key}.currency = {code!r}: {error}; write a code such as "{default}"'
-            ) from None
+            raise self.invalid("currency", f'{error}; write a code such as "{default}"') from None
 
     def url(self, option: str, default: str) -> str:
         """Return an http(s) address without a slash at its end."""
         url = self.optional_text(option, default) or default
         if not url.startswith(("https://", "http://")):
-            raise ConfigurationError(
-                f"{self.key}.{option} = {url!r}: write the whole address, e.g. {default!r}"
-            )
+            raise self.invalid(option, f"write the whole address, e.g. {default!r}")
         return url.rstrip("/")
+
+    def invalid(self, option: str, remedy: str) -> ConfigurationError:
+        """Return the error of an option that cannot have the value that it has."""
+        return ConfigurationError(f"{self.key}.{option} = {self.options[option]!r}: {remedy}")
 
     def reject_unknown_options(self, known: Collection[str]) -> None:
         """Reject options that the provider does not have."""
@@ -230,13 +230,14 @@ Raises GatewayUnreachableError when the gateway cannot answer yet (the query is 
 GatewayMismatchError when the gateway contradicts the delivery. The caller throws
 GatewayUnreachableError into it when a request gets no response, or one with status 429 or 5xx.
 """
+Lookup = GatewayQuery[PaymentEvent | Ignored]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LookupRequired:
     """The event has no meaning of its own: the gateway has to be queried."""
 
-    query: Callable[[], GatewayQuery[PaymentEvent | Ignored]]
+    query: Callable[[], Lookup]
 
 
 @dataclass(frozen=True, slots=True)

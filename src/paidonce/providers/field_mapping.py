@@ -21,22 +21,9 @@ import orjson
 from paidonce.core.events import Code, EventType, Ignored, PaymentEvent
 from paidonce.core.money import money
 from paidonce.errors import ConfigurationError, InvalidRequestError, MalformedError
+from paidonce.providers import read
 from paidonce.providers.contract import JSON_TYPE, Delivery, Identity, Provider, SampleEvent
-from paidonce.providers.fields import (
-    EventFields,
-    Number,
-    Object,
-    build_payment_event,
-    canonical,
-    from_minor,
-    read_currency,
-    read_email,
-    read_number,
-    read_text,
-    read_time,
-    require_money,
-    require_text,
-)
+from paidonce.providers.fields import EventFields, build_payment_event, canonical, require_money
 
 FIELDS: Final = (
     "event_id", "type", "payment_id", "order", "amount", "amount_minor", "refunded",
@@ -111,27 +98,27 @@ class FieldMapping:
             one.name for one in self.locations.values() if isinstance(one, HeaderField)
         )
 
-    def read(self, delivery: Delivery) -> EventFields:
+    def read_fields(self, delivery: Delivery) -> EventFields:
         """Read the fields. Of an ignored type, only the name of the type has to be valid.
 
         Raises MalformedError.
         """
-        kind = require_text(self._find(delivery, "type"), "type")
+        kind = read.required_text(self._find(delivery, "type"), "type")
         if self.types.get(kind) is None:
             payment_id = self._read_valid_text(delivery, "payment_id")
             return EventFields(kind, payment_id, self._read_valid_text(delivery, "event_id"))
         found = {name: location.find(delivery) for name, location in self.locations.items()}
-        code = read_currency(found)
+        code = read.currency(found)
         return EventFields(
             type=kind,
-            payment_id=read_text(found, "payment_id"),
-            event_id=read_text(found, "event_id"),
-            order=read_text(found, "order"),
+            payment_id=read.text(found, "payment_id"),
+            event_id=read.text(found, "event_id"),
+            order=read.text(found, "order"),
             amount=self._read_amount(found, "amount", code),
             currency=code,
-            email=read_email(found),
-            plan_id=read_text(found, "plan_id"),
-            occurred_at=read_time(found, "occurred_at"),
+            email=read.email(found),
+            plan_id=read.text(found, "plan_id"),
+            occurred_at=read.time(found, "occurred_at"),
             refunded=self._read_amount(found, "refunded", code),
         )
 
@@ -153,12 +140,10 @@ class FieldMapping:
 
         An unsigned nonce is bound to the meaning of the event: anybody could send it in advance.
         """
-        location = self.locations.get("nonce")
-        if location is None:
-            return identity
-        nonce = read_text({"nonce": location.find(delivery)}, "nonce")
+        nonce = read.text(self._find(delivery, "nonce"), "nonce")
         if nonce is None:
             return identity
+        location = self.locations["nonce"]
         is_signed = not isinstance(location, HeaderField) or location.name in signed_headers
         bound = nonce if is_signed else f"{nonce}:{identity.fingerprint.hex()}"
         return replace(identity, nonce=bound)
@@ -211,21 +196,21 @@ class FieldMapping:
             raise InvalidRequestError(f"status: no type of this source means {status}")
         return names[0]
 
-    def _find(self, delivery: Delivery, name: str) -> Object:
+    def _find(self, delivery: Delivery, name: str) -> read.Object:
         """Return an object with this field only; empty if it has no location."""
         location = self.locations.get(name)
         return {} if location is None else {name: location.find(delivery)}
 
     def _read_valid_text(self, delivery: Delivery, name: str) -> str | None:
         with suppress(MalformedError):
-            return read_text(self._find(delivery, name), name)
+            return read.text(self._find(delivery, name), name)
         return None
 
-    def _read_amount(self, found: Object, name: str, code: str | None) -> Number | None:
+    def _read_amount(self, found: read.Object, name: str, code: str | None) -> read.Number | None:
         minor = _MINOR[name]
         if minor not in self.locations:
-            return read_number(found, name)
-        return from_minor(read_number(found, minor), code)
+            return read.number(found, name)
+        return read.from_minor(read.number(found, minor), code)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -239,7 +224,7 @@ class MappedProvider(Provider):
     kept_headers: frozenset[str]
 
     def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
-        return self.mapping.translate(delivery.parse_once(self.mapping.read))
+        return self.mapping.translate(delivery.parse_once(self.mapping.read_fields))
 
     def evidence_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in headers.items() if name in self.kept_headers}

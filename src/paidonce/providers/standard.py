@@ -39,7 +39,7 @@ from paidonce.providers.field_mapping import (
     load_mapping,
 )
 from paidonce.providers.fields import EventFields, build_identity, fields_fingerprint
-from paidonce.providers.public_keys import is_valid_signature
+from paidonce.providers.public_keys import is_signed_by_any
 from paidonce.providers.signing import decode_base64
 from paidonce.providers.standard_webhooks import (
     PARTS,
@@ -90,7 +90,7 @@ class Standard(MappedProvider):
         envelope.check_age(delivery, self.tolerance_s)
 
     def identify(self, delivery: Delivery) -> Identity:
-        fields = delivery.parse_once(self.mapping.read)
+        fields = delivery.parse_once(self.mapping.read_fields)
         digest = fields_fingerprint(fields)
         key = self._key(fields, digest, read_envelope(delivery.headers, FAMILIES).id)
         if fields.event_id is None:
@@ -119,14 +119,8 @@ class Standard(MappedProvider):
     def _is_signed_by_key(self, envelope: Envelope, body: bytes) -> bool:
         if not self.public_keys:
             return False
-        content = envelope.signed_content(body)
-        signatures = [decode_base64(one) for one in envelope.of_version("v1a")]
-        return any(
-            is_valid_signature(key, one, content)
-            for one in signatures
-            if one is not None
-            for key in self.public_keys
-        )
+        signatures = [one for one in map(decode_base64, envelope.of_version("v1a")) if one]
+        return is_signed_by_any(self.public_keys, signatures, envelope.signed_content(body))
 
 
 def configure(config: ProviderConfig) -> Standard:
