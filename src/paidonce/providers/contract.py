@@ -124,12 +124,14 @@ class ProviderConfig:
             raise ConfigurationError(f"{self.key}.{option} (hidden): write it as text, in quotes")
         return resolve_secret(value, f"{self.key}.{option}")
 
-    def require_secret(self, option: str, example: str) -> str:
-        """Return a secret option."""
-        secret = self.optional_secret(option)
-        if secret is None:
+    def require_api_key(self, option: str, example: str) -> str:
+        """Return a secret option, stripped, that a header can contain."""
+        key = self.optional_secret(option)
+        if key is None:
             raise ConfigurationError(f"{self.key}.{option}: is required, e.g. {example!r}")
-        return secret
+        if not (key.strip().isascii() and key.strip().isprintable()):
+            raise ConfigurationError(f"{self.key}.{option} (hidden): contains invalid characters")
+        return key.strip()
 
     def require_secret_list(self, option: str, example: str) -> tuple[str, ...]:
         """Return a list of secret options: at least one, none empty."""
@@ -163,6 +165,13 @@ class ProviderConfig:
         if not url.startswith(("https://", "http://")):
             raise self.invalid(option, f"write the whole address, e.g. {default!r}")
         return url.rstrip("/")
+
+    def table(self, option: str) -> "ProviderConfig":
+        """Return the options in a table, which may be left out."""
+        table = self.options.get(option, {})
+        if not isinstance(table, Mapping):
+            raise self.invalid(option, f"write a table, [{self.key}.{option}]")
+        return ProviderConfig(f"{self.key}.{option}", options=table)
 
     def invalid(self, option: str, remedy: str) -> ConfigurationError:
         """Return the error of an option that cannot have the value that it has."""

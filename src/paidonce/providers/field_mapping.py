@@ -22,8 +22,15 @@ from paidonce.core.events import Code, EventType, Ignored, PaymentEvent
 from paidonce.core.money import money
 from paidonce.errors import ConfigurationError, InvalidRequestError, MalformedError
 from paidonce.providers import read
-from paidonce.providers.contract import JSON_TYPE, Delivery, Identity, Provider, SampleEvent
-from paidonce.providers.fields import EventFields, build_payment_event, canonical, require_money
+from paidonce.providers.contract import (
+    JSON_TYPE,
+    Delivery,
+    Identity,
+    Provider,
+    ProviderConfig,
+    SampleEvent,
+)
+from paidonce.providers.fields import EventFields, canonical
 
 FIELDS: Final = (
     "event_id", "type", "payment_id", "order", "amount", "amount_minor", "refunded",
@@ -123,15 +130,24 @@ class FieldMapping:
         )
 
     def translate(self, fields: EventFields) -> PaymentEvent | Ignored:
-        """Translate the fields into an event. Raises MalformedError."""
+        """Translate the fields into an event. Raises MalformedError.
+
+        Where the total refunded is not sent beside the amount, the amount of a refund is that.
+        """
         event_type = self.types.get(fields.type)
         if event_type is None:
             return Ignored(Code.NON_SUCCESS_STATUS, "this type of event has no effect")
         if event_type not in (EventType.PAID, EventType.REFUNDED):
-            return build_payment_event(fields, event_type, None)
+            return fields.payment_event(event_type)
+        if event_type is EventType.PAID and canonical(fields.refunded) in (None, "0"):
+            return fields.payment_event(EventType.PAID, fields.money())
         if not {"refunded", "refunded_minor"} & self.locations.keys():
-            return build_payment_event(fields, event_type, require_money(fields))
-        return _translate_with_refunds(fields, event_type)
+            return fields.payment_event(EventType.REFUNDED, refunded=fields.money())
+        if fields.refunded is None:
+            raise MalformedError("the refunded amount is missing")
+        refunded = fields._replace(amount=fields.refunded).money()
+        captured = None if fields.amount is None else fields.money()
+        return fields.payment_event(EventType.REFUNDED, captured, refunded)
 
     def with_nonce(
         self, identity: Identity, delivery: Delivery, signed_headers: Collection[str] = ()
@@ -231,39 +247,27 @@ class MappedProvider(Provider):
 
 
 def load_mapping(
-    key: str,
-    options: Mapping[str, Any],
-    locations: Mapping[str, FieldLocation],
-    types: Mapping[str, str],
+    config: ProviderConfig, locations: Mapping[str, str], types: Mapping[str, str]
 ) -> FieldMapping:
     """Build the mapping from the options `fields` and `types` of a source, over these defaults.
 
     Raises ConfigurationError.
     """
-    chosen = {
-        name: _load_location(f"{key}.fields.{name}", value)
-        for name, value in _table(key, options, "fields", FIELDS).items()
-    }
-    defaults = dict(locations)
+    fields, meanings, defaults = config.table("fields"), config.table("types"), dict(locations)
+    for name in fields.options:
+        if name not in FIELDS:
+            raise fields.invalid(name, f"there is no such field; known are {', '.join(FIELDS)}")
     for name, minor in _MINOR.items():
-        if {name, minor} <= chosen.keys():
-            raise ConfigurationError(f"{key}.fields.{minor}: {name} is given too; give one of them")
-        if {name, minor} & chosen.keys():  # one replaces the other
+        if {name, minor} <= fields.options.keys():
+            raise ConfigurationError(f"{fields.key}.{minor}: {name} is given too; give one of them")
+        if minor in fields.options:
             defaults.pop(name, None)
-            defaults.pop(minor, None)
-    meanings = {**types, **_table(key, options, "types")}
+    fields = replace(fields, options={**defaults, **fields.options})
+    meanings = replace(meanings, options={**types, **meanings.options})
     return FieldMapping(
-        {**defaults, **chosen},
-        {name: _load_type(f"{key}.types.{name}", meaning) for name, meaning in meanings.items()},
+        {name: _load_location(fields, name) for name in fields.options},
+        {name: _load_type(meanings, name) for name in meanings.options},
     )
-
-
-def json_pointer(text: str) -> JsonPointer:
-    """Parse a JSON pointer. Raises ValueError."""
-    if not text.startswith("/") or _BAD_ESCAPE.search(text):
-        raise ValueError('a JSON pointer begins with "/", and ~ is written ~0')
-    steps = text[1:].split("/")
-    return JsonPointer(tuple(step.replace("~1", "/").replace("~0", "~") for step in steps))
 
 
 def header_name(text: str) -> str:
@@ -274,36 +278,27 @@ def header_name(text: str) -> str:
     return name
 
 
-def _table(
-    key: str, options: Mapping[str, Any], name: str, known: Collection[str] | None = None
-) -> Mapping[str, Any]:
-    table = options.get(name, {})
-    if not isinstance(table, Mapping):
-        raise ConfigurationError(f"{key}.{name} = {table!r}: write a table, [{key}.{name}]")
-    for one in table:
-        if known is not None and one not in known:
-            raise ConfigurationError(
-                f"{key}.{name}.{one} = {table[one]!r}: there is no such field; "
-                f"known are {', '.join(known)}"
-            )
-    return table
-
-
-def _load_location(key: str, value: Any) -> FieldLocation:
-    text = value if isinstance(value, str) else ""
+def _load_location(fields: ProviderConfig, name: str) -> FieldLocation:
+    text = fields.options[name] if isinstance(fields.options[name], str) else ""
     try:
         if text.startswith(HEADER_PREFIX):
             return HeaderField(header_name(text.removeprefix(HEADER_PREFIX)))
-        return json_pointer(text)
+        return _json_pointer(text)
     except ValueError as error:
-        raise ConfigurationError(
-            f'{key} = {value!r}: {error}; write "/data/id" or "header:NAME"'
-        ) from None
+        raise fields.invalid(name, f'{error}; write "/data/id" or "header:NAME"') from None
 
 
-def _load_type(key: str, meaning: Any) -> EventType | None:
+def _json_pointer(text: str) -> JsonPointer:
+    if not text.startswith("/") or _BAD_ESCAPE.search(text):
+        raise ValueError('a JSON pointer begins with "/", and ~ is written ~0')
+    steps = text[1:].split("/")
+    return JsonPointer(tuple(step.replace("~1", "/").replace("~0", "~") for step in steps))
+
+
+def _load_type(types: ProviderConfig, name: str) -> EventType | None:
+    meaning = types.options[name]
     if not isinstance(meaning, str) or meaning not in TYPES:
-        raise ConfigurationError(f"{key} = {meaning!r}: write one of {', '.join(TYPES)}")
+        raise types.invalid(name, f"write one of {', '.join(TYPES)}")
     return TYPES[meaning]
 
 
@@ -318,14 +313,3 @@ def _put(body: dict[str, Any], steps: tuple[str, ...], value: str | int) -> bool
         return False
     body[last] = value
     return True
-
-
-def _translate_with_refunds(fields: EventFields, event_type: EventType) -> PaymentEvent:
-    """Translate an event of a sender that sends the total refunded beside the amount."""
-    if event_type is EventType.PAID and canonical(fields.refunded) in (None, "0"):
-        return build_payment_event(fields, EventType.PAID, require_money(fields))
-    if fields.refunded is None:
-        raise MalformedError("the refunded amount is missing")
-    refunded = require_money(fields._replace(amount=fields.refunded))
-    captured = None if fields.amount is None else require_money(fields)
-    return replace(build_payment_event(fields, EventType.REFUNDED, refunded), amount=captured)

@@ -26,22 +26,46 @@ class EventFields(NamedTuple):
     occurred_at: datetime | None = None
     refunded: Number | None = None  # the total so far, where it is sent beside the amount
 
+    def fingerprint(self) -> bytes:
+        """Digest the payment, type, amount and currency (INB-2)."""
+        parts = (self.payment_id, self.type, canonical(self.amount), self.currency)
+        if self.refunded is None:
+            return fingerprint(*parts)
+        return fingerprint(*parts, canonical(self.refunded))
 
-def fields_fingerprint(fields: EventFields) -> bytes:
-    """Digest the payment, type, amount and currency (INB-2)."""
-    amount = canonical(fields.amount)
-    parts = (fields.payment_id, fields.type, amount, fields.currency)
-    if fields.refunded is None:
-        return fingerprint(*parts)
-    return fingerprint(*parts, canonical(fields.refunded))
+    def identity(self, key: str, digest: bytes) -> Identity:
+        """Return the identity of the event, with this key and fingerprint."""
+        kind, payment_id, event_id, order, amount, code, _, _, at, _ = self
+        shown = None if amount is None else str(amount)
+        # Positional, because keyword arguments cost time on the path of every event.
+        return Identity(key, digest, kind, event_id, payment_id, order, shown, code, at)
 
+    def money(self) -> Money:
+        """Return the amount and currency as money. Raises MalformedError."""
+        if self.amount is None or self.currency is None:
+            missing = "currency" if self.currency is None else "amount"
+            raise MalformedError(f"{missing} is missing")
+        try:
+            return money(self.amount, self.currency)
+        except InvalidMoneyError as error:
+            raise MalformedError(str(error)) from None
 
-def build_identity(fields: EventFields, key: str, digest: bytes) -> Identity:
-    """Build the identity of an event with this key and fingerprint."""
-    kind, payment_id, event_id, order, amount, code, _, _, at, _ = fields
-    shown = None if amount is None else str(amount)
-    # Positional, because keyword arguments cost time on the path of every event.
-    return Identity(key, digest, kind, event_id, payment_id, order, shown, code, at)
+    def payment_event(
+        self,
+        event_type: EventType,
+        amount: Money | None = None,
+        refunded: Money | None = None,
+        paid_at: datetime | None = None,
+    ) -> PaymentEvent:
+        """Return the event, with this money. Raises MalformedError without a payment id."""
+        _, payment_id, _, order, _, _, email, plan_id, at, _ = self
+        if payment_id is None:
+            raise MalformedError("the payment id is missing")
+        ids = (ExternalId("payment", payment_id),)
+        # Positional, as above. There is no single refund.
+        return PaymentEvent(
+            event_type, ids, amount, refunded, None, order, email, plan_id, at, paid_at
+        )
 
 
 def build_event_identity(
@@ -65,32 +89,6 @@ def build_event_identity(
 def moved_amount(event: PaymentEvent) -> Money | None:
     """Return the amount of the refund, or of the payment if the event is not a refund."""
     return event.refund.amount if event.refund else event.refunded or event.amount
-
-
-def build_payment_event(
-    fields: EventFields, event_type: EventType, amount: Money | None
-) -> PaymentEvent:
-    """Build the event; the amount of a refund is the total refunded so far.
-
-    Raises MalformedError when there is no payment id.
-    """
-    _, payment_id, _, order, _, _, email, plan_id, at, _ = fields
-    if payment_id is None:
-        raise MalformedError("the payment id is missing")
-    ids = (ExternalId("payment", payment_id),)
-    captured, refunded = (None, amount) if event_type is EventType.REFUNDED else (amount, None)
-    return PaymentEvent(event_type, ids, captured, refunded, None, order, email, plan_id, at)
-
-
-def require_money(fields: EventFields) -> Money:
-    """Return the amount and currency as money. Raises MalformedError."""
-    if fields.amount is None or fields.currency is None:
-        missing = "currency" if fields.currency is None else "amount"
-        raise MalformedError(f"{missing} is missing")
-    try:
-        return money(fields.amount, fields.currency)
-    except InvalidMoneyError as error:
-        raise MalformedError(str(error)) from None
 
 
 @lru_cache(maxsize=4096)

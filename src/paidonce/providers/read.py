@@ -33,6 +33,12 @@ def part(body: Object, *path: str) -> Object:
     return body
 
 
+def parts(body: Object, name: str) -> list[Object]:
+    """Read the objects in a list; anything else is left out."""
+    items = body.get(name)
+    return [one for one in items if isinstance(one, dict)] if isinstance(items, list) else []
+
+
 def text(body: Object, name: str) -> str | None:
     """Read text; an integer becomes text."""
     value = body.get(name)

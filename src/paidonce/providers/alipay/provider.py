@@ -26,12 +26,12 @@ from typing import ClassVar, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
-from paidonce.core.events import Code, EventType, ExternalId, Ignored, PaymentEvent
+from paidonce.core.events import Code, EventType, Ignored, PaymentEvent
 from paidonce.core.money import Money
 from paidonce.errors import ConfigurationError, InvalidSignatureError, MalformedError
 from paidonce.providers import contract
 from paidonce.providers.alipay.samples import CHINA, SampleKey, build_notification
-from paidonce.providers.fields import EventFields, build_identity, canonical, require_money
+from paidonce.providers.fields import EventFields, canonical
 from paidonce.providers.public_keys import PublicKey, is_signed_by_any, load_public_key
 from paidonce.providers.signing import check_timestamp, decode_base64
 
@@ -101,7 +101,7 @@ class Alipay(contract.Provider):
             fields.payment_id, fields.order, status, amount, fields.currency, refunded
         )
         assert fields.event_id is not None
-        return build_identity(fields, fields.event_id, digest)
+        return fields.identity(fields.event_id, digest)
 
     def translate(self, delivery: contract.Delivery) -> PaymentEvent | Ignored:
         notification = delivery.parse_once(_parse_notification)
@@ -258,7 +258,7 @@ def _parse_trade(parameters: Parameters, notify_id: str) -> AlipayNotification:
         currency=(_word(parameters, b"trans_currency") or "CNY").upper(),
         occurred_at=refunded_at or closed_at or paid_at or notify_time,
     )
-    refunded = None if refund_fee is None else require_money(fields._replace(amount=refund_fee))
+    refunded = None if refund_fee is None else fields._replace(amount=refund_fee).money()
     if refunded is None or refunded.amount_minor == 0:
         return AlipayNotification(fields, status, None, paid_at)
     return AlipayNotification(fields._replace(type=f"{status}.refund"), status, refunded, paid_at)
@@ -266,19 +266,12 @@ def _parse_trade(parameters: Parameters, notify_id: str) -> AlipayNotification:
 
 def _event(notification: AlipayNotification, event_type: EventType) -> PaymentEvent:
     fields, _, refunded, paid_at = notification
-    assert fields.payment_id is not None
     if refunded is not None and event_type is not EventType.PENDING:
-        event_type = EventType.REFUNDED  # a refund keeps the status of its trade or closes it
-    is_captured = event_type in (EventType.PAID, EventType.REFUNDED)
-    return PaymentEvent(
-        event_type,
-        (ExternalId("payment", fields.payment_id),),
-        amount=require_money(fields) if is_captured else None,
-        refunded=refunded if event_type is EventType.REFUNDED else None,
-        order=fields.order,
-        occurred_at=fields.occurred_at,
-        paid_at=paid_at if is_captured else None,
-    )
+        # A refund keeps the status of its trade or closes it.
+        return fields.payment_event(EventType.REFUNDED, fields.money(), refunded, paid_at)
+    if event_type is EventType.PAID:
+        return fields.payment_event(EventType.PAID, fields.money(), paid_at=paid_at)
+    return fields.payment_event(event_type)
 
 
 def _require_word(parameters: Parameters, name: bytes) -> str:

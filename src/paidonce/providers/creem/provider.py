@@ -24,15 +24,7 @@ from paidonce.core.events import Code, Ignored, PaymentEvent
 from paidonce.core.money import money
 from paidonce.errors import GatewayUnreachableError, InvalidSignatureError, MalformedError
 from paidonce.providers import contract, read
-from paidonce.providers.creem.events import (
-    CHECKOUT_COMPLETED,
-    REFUND_CREATED,
-    SUBSCRIPTION_PAID,
-    confirm_payment,
-    created_at,
-    is_test,
-    read_event,
-)
+from paidonce.providers.creem import events
 from paidonce.providers.fields import build_event_identity
 from paidonce.providers.samples import reject_statuses
 from paidonce.providers.signing import any_matches, check_timestamp, hmac_sha256_hex
@@ -63,13 +55,13 @@ class Creem(contract.Provider):
         if not any_matches(signature, expected):
             raise InvalidSignatureError("creem-signature does not match the body")
         try:
-            at = created_at(delivery.json)
+            at = events.created_at(delivery.json)
         except MalformedError:
             return  # authentic; it is rejected when it is read
         check_timestamp(at.timestamp(), delivery.received_at, self.tolerance_s)
 
     def identify(self, delivery: contract.Delivery) -> contract.Identity:
-        event_id, kind, at, event, _, _ = delivery.parse_once(read_event)
+        event_id, kind, at, event, _, _ = delivery.parse_once(events.read_event)
         if isinstance(event, Ignored):
             digest = contract.fingerprint(kind, event.reason)
         else:
@@ -80,13 +72,13 @@ class Creem(contract.Provider):
     def translate(
         self, delivery: contract.Delivery
     ) -> PaymentEvent | Ignored | contract.LookupRequired:
-        parsed = delivery.parse_once(read_event)
+        parsed = delivery.parse_once(events.read_event)
         event = parsed.event
         if isinstance(event, Ignored):
             return event
         if parsed.is_test and not self.accepts_test:
             return _TEST
-        if parsed.type != SUBSCRIPTION_PAID:
+        if parsed.type != events.SUBSCRIPTION_PAID:
             return event
         if self.api_key is not None:
             return contract.LookupRequired(partial(self._look_up, event, self.api_key))
@@ -97,7 +89,7 @@ class Creem(contract.Provider):
     def success_response(
         self, status: str, event_id: UUID, delivery: contract.Delivery
     ) -> contract.ResponseBody:
-        parsed = delivery.parse_once(read_event)
+        parsed = delivery.parse_once(events.read_event)
         order = parsed.event.order if isinstance(parsed.event, PaymentEvent) else None
         return contract.JSON_TYPE, orjson.dumps(
             {"status": "success", "orderId": order or parsed.order_id}
@@ -118,9 +110,9 @@ class Creem(contract.Provider):
         )
         transaction = _read_response(response)
         try:
-            if not self.accepts_test and is_test(transaction):
+            if not self.accepts_test and events.is_test(transaction):
                 return _TEST
-            return confirm_payment(event, transaction)
+            return events.confirm_payment(event, transaction)
         except MalformedError as error:
             raise GatewayUnreachableError(f"the response cannot be read: {error}") from None
 
@@ -149,7 +141,7 @@ def _sample_event(sample: contract.SampleEvent) -> dict[str, Any]:
     is_refund = sample.status == "refunded"
     return {
         "id": sample.event_id or f"evt_{uuid4().hex}",
-        "eventType": REFUND_CREATED if is_refund else CHECKOUT_COMPLETED,
+        "eventType": events.REFUND_CREATED if is_refund else events.CHECKOUT_COMPLETED,
         "created_at": int(sample.sent_at.timestamp() * 1000),
         "object": _sample_refund(sample) if is_refund else _sample_checkout(sample, sample.status),
     }

@@ -28,7 +28,7 @@ from paidonce.core.events import EventType
 from paidonce.errors import ConfigurationError
 from paidonce.providers import contract
 from paidonce.providers.field_mapping import FieldMapping, MappedProvider, load_mapping
-from paidonce.providers.fields import EventFields, build_identity, fields_fingerprint
+from paidonce.providers.fields import EventFields
 from paidonce.providers.generic.scheme import SignatureScheme, load_scheme
 
 
@@ -49,11 +49,11 @@ class Generic(MappedProvider):
         fields = delivery.parse_once(self.mapping.read_fields)
         if fields.event_id is None:
             fields = fields._replace(event_id=self.scheme.signed_id(delivery.headers))
-        digest = fields_fingerprint(fields)
+        digest = fields.fingerprint()
         key = fields.event_id or _build_key(fields) or hashlib.sha256(delivery.body).hexdigest()
         if not self.is_all_signed:
             key = f"{key}:{digest.hex()}"
-        identity = build_identity(fields, key, digest)
+        identity = fields.identity(key, digest)
         return self.mapping.with_nonce(identity, delivery, self.scheme.signed_headers)
 
     def signature_method(self, delivery: contract.Delivery) -> str:
@@ -69,7 +69,7 @@ def configure(config: contract.ProviderConfig) -> Generic:
     """Build the provider of a source. Raises ConfigurationError."""
     config.reject_unknown_options({"signature", "fields", "types"})
     scheme = load_scheme(config)
-    mapping = load_mapping(config.key, config.options, {}, {})
+    mapping = load_mapping(config, {}, {})
     _check_mapping(config.key, mapping)
     signed, read = scheme.signed_headers, mapping.headers
     kept = frozenset({*contract.COMMON_HEADERS, *signed, *read, scheme.header})

@@ -30,14 +30,13 @@ from typing import Any, Final, NamedTuple
 from paidonce.core.events import Code, EventType, ExternalId, Ignored, PaymentEvent
 from paidonce.core.money import Money
 from paidonce.errors import (
-    ConfigurationError,
     GatewayMismatchError,
     GatewayUnreachableError,
     InvalidMoneyError,
     MalformedError,
 )
 from paidonce.providers import read
-from paidonce.providers.contract import GatewayQuery, GatewayResponse, ProviderConfig, StatementPage
+from paidonce.providers.contract import GatewayQuery, GatewayResponse, StatementPage
 
 PAGE_SIZE: Final = 100
 """With ten kilobytes for each payment, a page is within the limit of a response."""
@@ -158,14 +157,6 @@ def read_payment(parse: Callable[[read.Object], Payment], body: read.Object) -> 
         return parse(body)
     except (MalformedError, InvalidMoneyError) as error:
         raise GatewayUnreachableError(f"the response cannot be read: {error}") from None
-
-
-def require_api_key(config: ProviderConfig, option: str, example: str) -> str:
-    """Return an API key that a header can contain. Raises ConfigurationError."""
-    key = config.require_secret(option, example).strip()
-    if not (key.isascii() and key.isprintable()):
-        raise ConfigurationError(f"{config.key}.{option} (hidden): contains invalid characters")
-    return key
 
 
 _EVENT_TYPES: Final = {

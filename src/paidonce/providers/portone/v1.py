@@ -226,8 +226,8 @@ def configure(config: contract.ProviderConfig) -> PortOneV1:
         raise ConfigurationError(f'{config.key}.secrets: version = "v1" signs nothing; remove it')
     return PortOneV1(
         api_url=config.url("api_url", API_URL),
-        api_key=payments.require_api_key(config, "api_key", "env:PORTONE_API_KEY"),
-        api_secret=payments.require_api_key(config, "api_secret", "env:PORTONE_API_SECRET"),
+        api_key=config.require_api_key("api_key", "env:PORTONE_API_KEY"),
+        api_secret=config.require_api_key("api_secret", "env:PORTONE_API_SECRET"),
         accepts_test=config.accepts_test,
     )
 
@@ -303,9 +303,7 @@ def _money(body: read.Object, name: str) -> Money:
 
 
 def _cancellations(body: read.Object) -> frozenset[str]:
-    history = body.get("cancel_history")
-    entries = history if isinstance(history, list) else []
-    ids = [one.get("cancellation_id") for one in entries if isinstance(one, dict)]
+    ids = [one.get("cancellation_id") for one in read.parts(body, "cancel_history")]
     return frozenset(one for one in ids if isinstance(one, str))
 
 

@@ -26,15 +26,8 @@ from uuid import uuid4
 
 import orjson
 
+from paidonce import errors
 from paidonce.core.events import Code, Ignored
-from paidonce.errors import (
-    ConfigurationError,
-    GatewayMismatchError,
-    GatewayUnreachableError,
-    InvalidSignatureError,
-    MalformedError,
-    NotApprovedError,
-)
 from paidonce.providers import contract, read
 from paidonce.providers.portone import payments, v1
 from paidonce.providers.portone.v2_api import PortOneV2Api, require_payment_id
@@ -100,7 +93,7 @@ class PortOne(contract.Provider):
     def verify(self, delivery: contract.Delivery) -> None:
         envelope = read_envelope(delivery.headers)
         if not envelope.is_signed(delivery.body, self.secrets):
-            raise InvalidSignatureError("no signature matches the delivery")
+            raise errors.InvalidSignatureError("no signature matches the delivery")
         envelope.check_age(delivery, self.tolerance_s)
 
     def identify(self, delivery: contract.Delivery) -> contract.Identity:
@@ -156,19 +149,19 @@ class PortOne(contract.Provider):
 
     def _confirmation(self, question: ConfirmQuestion) -> contract.ConfirmationRequest:
         if not self.approves:
-            raise NotApprovedError("payments are not confirmed here")
+            raise errors.NotApprovedError("payments are not confirmed here")
         if self.store_id is not None and question.store_id not in (None, self.store_id):
-            raise NotApprovedError("it is of another store")
+            raise errors.NotApprovedError("it is of another store")
         if not _WHOLE.fullmatch(str(question.total)):
-            raise MalformedError("the total amount is not a whole number")
+            raise errors.MalformedError("the total amount is not a whole number")
         return contract.ConfirmationRequest(question.payment_id, int(question.total), self.currency)
 
     def _look_up(self, notification: payments.Notification) -> contract.Lookup:
         if self.store_id is not None and notification.store_id not in (None, self.store_id):
-            raise GatewayMismatchError("the event is of another store than store_id")
+            raise errors.GatewayMismatchError("the event is of another store than store_id")
         payment = yield from self.api.find(notification.payment_id)
         if payment is None:
-            raise GatewayUnreachableError(
+            raise errors.GatewayUnreachableError(
                 "the API does not know the payment yet; if it is of another store, set store_id"
             )
         payments.check_same("store", notification.store_id or self.store_id, payment.store_id)
@@ -184,7 +177,7 @@ def configure(config: contract.ProviderConfig) -> contract.Provider:
     )
     secrets = [decode_secret(secret, key, "whsec_…") for key, secret in config.named_secrets()]
     store_id = config.optional_text("store_id", "store-…")
-    api_secret = payments.require_api_key(config, "api_secret", "env:PORTONE_API_SECRET")
+    api_secret = config.require_api_key("api_secret", "env:PORTONE_API_SECRET")
     api_url = config.url("api_url", API_URL)
     return PortOne(
         secrets=tuple(secrets),
@@ -208,7 +201,7 @@ def reject_shared_stores(sources: Mapping[str, contract.Provider]) -> None:
             others = by_secret.setdefault((one.api.url, one.api.secret), {})
             if others and (one.store_id is None or None in others or one.store_id in others):
                 other = others.get(one.store_id) or next(iter(others.values()))
-                raise ConfigurationError(
+                raise errors.ConfigurationError(
                     f"sources.{name}.store_id, sources.{other}.store_id: both sources have the "
                     "same api_secret, so they would receive the same payments; give each its own "
                     "store_id"
@@ -243,7 +236,7 @@ def _parse_2024_04(body: read.Object) -> PortOneWebhook:
 def _parse_2024_01(body: read.Object) -> PortOneWebhook:
     status = read.text(body, "status")
     if status is None and "total_amount" not in body:
-        raise MalformedError("status is missing")
+        raise errors.MalformedError("status is missing")
     kind = CONFIRM if status is None else f"Transaction.{status}"
     if kind not in payments.MIN_STATUS:
         return _parse_other(kind, body, "payment_id", "total_amount")

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import orjson
 
 from paidonce.core.events import EventType, ExternalId, PaymentEvent
-from paidonce.core.money import EXPONENTS, MAX_AMOUNT, Money, known_currency
+from paidonce.core.money import known_currency
 from paidonce.errors import GatewayMismatchError, MalformedError
 from paidonce.providers import contract, read
 from paidonce.providers.fields import external_ids
@@ -128,12 +128,12 @@ def _parse_payment(body: read.Object) -> payments.Payment:
         ids=external_ids(payment=payment_id, transaction=transaction_id),
         order=payment_id,
         store_id=read.text(body, "storeId"),
-        amount=_money(amount, "total", currency),
-        cancelled=_money(amount, "cancelled", currency),
+        amount=read.required_minor_money(amount, "total", currency),
+        cancelled=read.required_minor_money(amount, "cancelled", currency),
         is_test=read.part(body, "channel").get("type") == "TEST",
         cancellations=_succeeded_cancellations(body),
         transaction_id=transaction_id,
-        disputes=tuple(one.get("status") == "RESOLVED" for one in _objects(body, "disputes")),
+        disputes=tuple(one.get("status") == "RESOLVED" for one in read.parts(body, "disputes")),
         email=read.valid_email(read.part(body, "customer").get("email")),
         paid_at=read.iso_time(body, "paidAt"),
         changed_at=read.iso_time(body, time_name if time_name in body else "statusChangedAt"),
@@ -147,19 +147,9 @@ def _parse_status(value: str) -> payments.Status:
         raise GatewayMismatchError("its status is unknown here") from None
 
 
-def _money(amount: read.Object, name: str, currency: str) -> Money:
-    minor = amount.get(name)
-    if type(minor) is not int or not 0 <= minor <= MAX_AMOUNT * 10 ** EXPONENTS[currency]:
-        raise MalformedError(f"amount.{name} is not an amount in minor units")
-    return Money(minor, currency)
-
-
 def _succeeded_cancellations(body: read.Object) -> frozenset[str]:
     """Return the ids of cancellations that succeeded, without requested and failed ones."""
-    succeeded = [one for one in _objects(body, "cancellations") if one.get("status") == "SUCCEEDED"]
+    succeeded = [
+        one for one in read.parts(body, "cancellations") if one.get("status") == "SUCCEEDED"
+    ]
     return frozenset(str(one.get("id")) for one in succeeded)
-
-
-def _objects(body: read.Object, name: str) -> list[read.Object]:
-    items = body.get(name)
-    return [one for one in items if isinstance(one, dict)] if isinstance(items, list) else []

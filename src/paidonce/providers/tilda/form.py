@@ -15,7 +15,6 @@ Checked on 2026-11-15 against https://help-ru.tilda.cc/forms/webhook
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from paidonce.core.email import is_email
 from paidonce.errors import MalformedError
 from paidonce.providers import read
 from paidonce.providers.contract import Delivery
@@ -113,7 +112,5 @@ def _lead_key(parameters: read.Object) -> str | None:
 
 def _email(parameters: read.Object) -> str | None:
     """Return the first valid address in a field with a name such as "email"."""
-    for name, value in parameters.items():
-        if name.lower() in _EMAIL_NAMES and isinstance(value, str) and is_email(value.strip()):
-            return value.strip()
-    return None
+    values = (value for name, value in parameters.items() if name.lower() in _EMAIL_NAMES)
+    return next(filter(None, map(read.valid_email, values)), None)

@@ -24,21 +24,13 @@ import orjson
 from paidonce.core.events import Code, EventType, Ignored, PaymentEvent
 from paidonce.errors import InvalidSignatureError, MalformedError
 from paidonce.providers import contract, read
-from paidonce.providers.fields import (
-    EventFields,
-    build_identity,
-    build_payment_event,
-    fields_fingerprint,
-    require_money,
-)
+from paidonce.providers.fields import EventFields
 from paidonce.providers.signing import any_matches, hmac_sha256_hex
 from paidonce.providers.tilda.form import PAID, TildaForm, form_parameters, is_ping, read_form
 
 SIGNATURE_HEADER: Final = "x-signature"
 SUCCESSFUL: Final = frozenset({"paid", "succeeded"})
 
-_NO_TRANSACTION: Final = Ignored(Code.NON_SUCCESS_STATUS, "the form names no transaction")
-_NO_SUCCESS: Final = Ignored(Code.NON_SUCCESS_STATUS, "the status is neither paid nor succeeded")
 _OK: Final = ("text/plain", b"ok")
 _KEY_PREFIXES: Final = ("form:", "lead:", "json:")
 
@@ -60,7 +52,8 @@ class Tilda(contract.Provider):
 
     def verify(self, delivery: contract.Delivery) -> None:
         signature = delivery.headers.get(SIGNATURE_HEADER)
-        if signature is not None and self._is_signature(signature, delivery.body):
+        expected = [hmac_sha256_hex(one, delivery.body) for one in self.secrets]
+        if signature is not None and any_matches(signature, expected):
             return
         parameters = _form_parameters(delivery)
         if parameters is None and signature is not None:
@@ -72,21 +65,20 @@ class Tilda(contract.Provider):
     def identify(self, delivery: contract.Delivery) -> contract.Identity:
         parsed = delivery.parse_once(self._parse)
         fields, key = parsed if isinstance(parsed, TildaForm) else (parsed, _json_key(parsed))
-        digest = fields_fingerprint(fields)
         key = key or hashlib.sha256(b"tilda" + delivery.body).hexdigest()
-        return build_identity(fields, key, digest)
+        return fields.identity(key, fields.fingerprint())
 
     def translate(self, delivery: contract.Delivery) -> PaymentEvent | Ignored:
         parsed = delivery.parse_once(self._parse)
-        if isinstance(parsed, TildaForm):
-            # The order is a number made by Tilda, not a reference of the merchant.
-            fields = parsed.fields._replace(order=None)
-            is_paid, otherwise = fields.type == PAID, _NO_TRANSACTION
-        else:
-            fields, is_paid, otherwise = parsed, parsed.type in SUCCESSFUL, _NO_SUCCESS
-        if not is_paid:
-            return otherwise
-        return build_payment_event(fields, EventType.PAID, require_money(fields))
+        if isinstance(parsed, EventFields):
+            if parsed.type not in SUCCESSFUL:
+                return Ignored(Code.NON_SUCCESS_STATUS, "the status is neither paid nor succeeded")
+            return parsed.payment_event(EventType.PAID, parsed.money())
+        if parsed.fields.type != PAID:
+            return Ignored(Code.NON_SUCCESS_STATUS, "the form names no transaction")
+        # The order is a number made by Tilda, not a reference of the merchant.
+        fields = parsed.fields._replace(order=None)
+        return fields.payment_event(EventType.PAID, fields.money())
 
     def signature_method(self, delivery: contract.Delivery) -> str:
         return "hmac-sha256" if SIGNATURE_HEADER in delivery.headers else "api-key"
@@ -120,9 +112,6 @@ class Tilda(contract.Provider):
 
     def default_currency(self) -> str:
         return self.currency
-
-    def _is_signature(self, signature: str, body: bytes) -> bool:
-        return any_matches(signature, [hmac_sha256_hex(one, body) for one in self.secrets])
 
     def _is_secret(self, value: str) -> bool:
         return any_matches(value, self.secrets)
