@@ -37,7 +37,6 @@ FORM_TYPE: Final = "application/x-www-form-urlencoded"
 COMMON_HEADERS: Final = ("content-type", "user-agent")
 DIGEST_SIZE: Final = 16
 FINGERPRINT_VERSION: Final = 1
-DEFAULT_TOLERANCE_S: Final = 300
 TEST_HEADER: Final = "paidonce-test"
 """Marks a delivery as test data; production rejects it."""
 
@@ -85,7 +84,7 @@ class ProviderConfig:
     """The secrets themselves; references are already resolved."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The settings that only this provider has."""
-    tolerance_s: int | None = DEFAULT_TOLERANCE_S
+    tolerance_s: int | None = 300
     """How far the signed time may be from the arrival; None accepts any."""
     accepts_test: bool = True
     """Whether payments of the gateway's test mode count; in production they are TEST_PAYMENT."""
@@ -133,15 +132,15 @@ class ProviderConfig:
             raise ConfigurationError(f"{self.key}.{option} (hidden): contains invalid characters")
         return key.strip()
 
-    def require_secret_list(self, option: str, example: str) -> tuple[str, ...]:
-        """Return a list of secret options: at least one, none empty."""
-        values = self.options.get(option)
-        key = f"{self.key}.{option}"
+    def require_secret_list(self, option: str, example: str) -> list[tuple[str, str]]:
+        """Return a list of secret options, each with its settings key: at least one, none empty."""
+        values, key = self.options.get(option), f"{self.key}.{option}"
         if not values:
             raise ConfigurationError(f"{key}: is required, e.g. {example}")
         if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
             raise ConfigurationError(f"{key} (hidden): write a list of texts, e.g. {example}")
-        return tuple(resolve_secret(one, f"{key}[{index}]") for index, one in enumerate(values))
+        named = [(f"{key}[{index}]", one) for index, one in enumerate(values)]
+        return [(name, resolve_secret(one, name)) for name, one in named]
 
     def choice(self, option: str, choices: tuple[str, ...]) -> str:
         """Return one of the choices; the first is the default."""
@@ -293,7 +292,7 @@ class Provider(Protocol):
     """Reads the deliveries of one configured source. Providers derive from it."""
 
     name: ClassVar[str]
-    content_types: ClassVar[frozenset[str]]
+    content_types: ClassVar[frozenset[str]] = frozenset({JSON_TYPE})
     evidence_header_names: ClassVar[Collection[str]] = COMMON_HEADERS
     """The headers to store beside the raw body: those that the three verbs read, and no secret."""
     is_signed: ClassVar[bool] = True

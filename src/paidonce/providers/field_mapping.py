@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from uuid import uuid4
 
 import orjson
@@ -21,15 +21,7 @@ import orjson
 from paidonce.core.events import Code, EventType, Ignored, PaymentEvent
 from paidonce.core.money import money
 from paidonce.errors import ConfigurationError, InvalidRequestError, MalformedError
-from paidonce.providers import read
-from paidonce.providers.contract import (
-    JSON_TYPE,
-    Delivery,
-    Identity,
-    Provider,
-    ProviderConfig,
-    SampleEvent,
-)
+from paidonce.providers import contract, read
 from paidonce.providers.fields import EventFields, canonical
 
 FIELDS: Final = (
@@ -61,7 +53,7 @@ class JsonPointer:
 
     steps: tuple[str, ...]
 
-    def find(self, delivery: Delivery) -> Any:
+    def find(self, delivery: contract.Delivery) -> Any:
         """Return the value, None if there is none. Raises MalformedError for a bad body."""
         value: Any = delivery.json
         for step in self.steps:
@@ -80,7 +72,7 @@ class HeaderField:
 
     name: str
 
-    def find(self, delivery: Delivery) -> str | None:
+    def find(self, delivery: contract.Delivery) -> str | None:
         """Return the value, None if it was not sent. Raises MalformedError."""
         value = delivery.headers.get(self.name)
         if value is not None and not value.isprintable():
@@ -105,7 +97,7 @@ class FieldMapping:
             one.name for one in self.locations.values() if isinstance(one, HeaderField)
         )
 
-    def read_fields(self, delivery: Delivery) -> EventFields:
+    def read_fields(self, delivery: contract.Delivery) -> EventFields:
         """Read the fields. Of an ignored type, only the name of the type has to be valid.
 
         Raises MalformedError.
@@ -150,8 +142,11 @@ class FieldMapping:
         return fields.payment_event(EventType.REFUNDED, captured, refunded)
 
     def with_nonce(
-        self, identity: Identity, delivery: Delivery, signed_headers: Collection[str] = ()
-    ) -> Identity:
+        self,
+        identity: contract.Identity,
+        delivery: contract.Delivery,
+        signed_headers: Collection[str] = (),
+    ) -> contract.Identity:
         """Add the nonce of the delivery to the identity, if it has one. Raises MalformedError.
 
         An unsigned nonce is bound to the meaning of the event: anybody could send it in advance.
@@ -164,7 +159,7 @@ class FieldMapping:
         bound = nonce if is_signed else f"{nonce}:{identity.fingerprint.hex()}"
         return replace(identity, nonce=bound)
 
-    def build_sample(self, sample: SampleEvent) -> tuple[bytes, dict[str, str]]:
+    def build_sample(self, sample: contract.SampleEvent) -> tuple[bytes, dict[str, str]]:
         """Return a body with the fields of the sample, and the headers that contain some of them.
 
         Raises ConfigurationError when one field is inside another, InvalidRequestError when no type
@@ -183,7 +178,7 @@ class FieldMapping:
                 raise ConfigurationError(f"no body can have {name} at /{path}")
         return orjson.dumps(body), headers
 
-    def _sample_values(self, sample: SampleEvent) -> dict[str, str | int | None]:
+    def _sample_values(self, sample: contract.SampleEvent) -> dict[str, str | int | None]:
         kind = self._type_for(sample.status)
         amount_minor = money(sample.amount, sample.currency).amount_minor
         is_refund = self.types.get(kind) is EventType.REFUNDED
@@ -212,12 +207,12 @@ class FieldMapping:
             raise InvalidRequestError(f"status: no type of this source means {status}")
         return names[0]
 
-    def _find(self, delivery: Delivery, name: str) -> read.Object:
+    def _find(self, delivery: contract.Delivery, name: str) -> read.Object:
         """Return an object with this field only; empty if it has no location."""
         location = self.locations.get(name)
         return {} if location is None else {name: location.find(delivery)}
 
-    def _read_valid_text(self, delivery: Delivery, name: str) -> str | None:
+    def _read_valid_text(self, delivery: contract.Delivery, name: str) -> str | None:
         with suppress(MalformedError):
             return read.text(self._find(delivery, name), name)
         return None
@@ -230,16 +225,14 @@ class FieldMapping:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MappedProvider(Provider):
+class MappedProvider(contract.Provider):
     """A provider whose events a mapping describes."""
-
-    content_types: ClassVar = frozenset({JSON_TYPE})
 
     mapping: FieldMapping
     tolerance_s: int | None
     kept_headers: frozenset[str]
 
-    def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
+    def translate(self, delivery: contract.Delivery) -> PaymentEvent | Ignored:
         return self.mapping.translate(delivery.parse_once(self.mapping.read_fields))
 
     def evidence_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
@@ -247,7 +240,7 @@ class MappedProvider(Provider):
 
 
 def load_mapping(
-    config: ProviderConfig, locations: Mapping[str, str], types: Mapping[str, str]
+    config: contract.ProviderConfig, locations: Mapping[str, str], types: Mapping[str, str]
 ) -> FieldMapping:
     """Build the mapping from the options `fields` and `types` of a source, over these defaults.
 
@@ -278,7 +271,7 @@ def header_name(text: str) -> str:
     return name
 
 
-def _load_location(fields: ProviderConfig, name: str) -> FieldLocation:
+def _load_location(fields: contract.ProviderConfig, name: str) -> FieldLocation:
     text = fields.options[name] if isinstance(fields.options[name], str) else ""
     try:
         if text.startswith(HEADER_PREFIX):
@@ -295,7 +288,7 @@ def _json_pointer(text: str) -> JsonPointer:
     return JsonPointer(tuple(step.replace("~1", "/").replace("~0", "~") for step in steps))
 
 
-def _load_type(types: ProviderConfig, name: str) -> EventType | None:
+def _load_type(types: contract.ProviderConfig, name: str) -> EventType | None:
     meaning = types.options[name]
     if not isinstance(meaning, str) or meaning not in TYPES:
         raise types.invalid(name, f"write one of {', '.join(TYPES)}")

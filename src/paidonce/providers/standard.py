@@ -1,8 +1,7 @@
 """Any sender that follows Standard Webhooks, or Svix, from which that standard comes.
 
-The headers `webhook-id`, `webhook-timestamp` and `webhook-signature` (or the same with `svix-`)
-sign `id.timestamp.body`: `v1` with HMAC-SHA256 (secrets `whsec_…`), `v1a` with ed25519 (public keys
-`whpk_…`). The id is the event's key. Bodies are
+Deliveries are signed as `standard_webhooks.py` says, in headers named `webhook-…` or `svix-…`: `v1`
+with HMAC-SHA256 (secrets `whsec_…`), `v1a` with ed25519 (public keys `whpk_…`). Bodies are
 
     {"type": "payment.succeeded", "timestamp": "2026-11-15T10:00:00Z",
      "data": {"payment_id": "…", "order": "…"?, "amount": "990.00", "currency": "RUB",
@@ -10,9 +9,6 @@ sign `id.timestamp.body`: `v1` with HMAC-SHA256 (secrets `whsec_…`), `v1a` wit
 
 unless the settings describe others (`field_mapping.py`). The amount of a refund is the total
 refunded so far.
-
-https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md, v1.0.0,
-checked on 2026-11-15.
 """
 
 from dataclasses import dataclass, field, replace

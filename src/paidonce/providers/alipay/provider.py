@@ -104,13 +104,18 @@ class Alipay(contract.Provider):
         return fields.identity(fields.event_id, digest)
 
     def translate(self, delivery: contract.Delivery) -> PaymentEvent | Ignored:
-        notification = delivery.parse_once(_parse_notification)
-        if notification.status is None:
+        fields, status, refunded, paid_at = delivery.parse_once(_parse_notification)
+        if status is None:
             return Ignored(Code.NON_SUCCESS_STATUS, "the notification is not about a payment")
-        event_type = EVENT_TYPES.get(notification.status)
+        event_type = EVENT_TYPES.get(status)
         if event_type is None:
             return Ignored(Code.NON_SUCCESS_STATUS, "the trade status has no effect")
-        return _event(notification, event_type)
+        if refunded is not None and event_type is not EventType.PENDING:
+            # A refund keeps the status of its trade or closes it.
+            return fields.payment_event(EventType.REFUNDED, fields.money(), refunded, paid_at)
+        if event_type is EventType.PAID:
+            return fields.payment_event(EventType.PAID, fields.money(), paid_at=paid_at)
+        return fields.payment_event(event_type)
 
     def signature_method(self, delivery: contract.Delivery) -> str:
         return "rsa2"
@@ -168,21 +173,18 @@ def configure(config: contract.ProviderConfig) -> Alipay:
     if config.secrets:
         raise ConfigurationError(f"{config.key}.secrets: Alipay has none; give public_keys")
     keys = config.require_secret_list("public_keys", '["file:alipay.pem"]')
+    public_keys = tuple(load_public_key(text, key, "rsa-sha256") for key, text in keys)
     recipients = {
         b"app_id": config.require_text("app_id", "2021000000000000").encode(),
         b"seller_id": config.require_text("seller_id", "2088000000000000").encode(),
     }
-    public_keys = [
-        load_public_key(text, f"{config.key}.public_keys[{index}]", "rsa-sha256")
-        for index, text in enumerate(keys)
-    ]
     sample_key = SampleKey() if config.accepts_test else None
-    return Alipay(tuple(public_keys), recipients, config.tolerance_s, sample_key)
+    return Alipay(public_keys, recipients, config.tolerance_s, sample_key)
 
 
 def _parse_parameters(delivery: contract.Delivery) -> Parameters:
     """Parse the form into bytes, decoded once. Raises MalformedError."""
-    pairs = delivery.body.split(b"&", MAX_PARAMETERS)
+    pairs = delivery.body.replace(b"+", b" ").split(b"&", MAX_PARAMETERS)
     if len(pairs) > MAX_PARAMETERS:
         raise MalformedError(f"the form has over {MAX_PARAMETERS} parameters")
     parameters: dict[bytes, bytes] = {}
@@ -190,14 +192,10 @@ def _parse_parameters(delivery: contract.Delivery) -> Parameters:
         name, equals, value = pair.partition(b"=")
         if not equals or _ESCAPE.search(pair):
             raise MalformedError("the body is not a form")
-        if (decoded := _decode(name)) in parameters:
+        if (decoded := unquote_to_bytes(name)) in parameters:
             raise MalformedError("the form has a parameter twice")
-        parameters[decoded] = _decode(value)
+        parameters[decoded] = unquote_to_bytes(value)
     return parameters
-
-
-def _decode(part: bytes) -> bytes:
-    return unquote_to_bytes(part.replace(b"+", b" "))
 
 
 def _signed_pairs(parameters: Parameters) -> Iterator[list[tuple[bytes, bytes]]]:
@@ -221,10 +219,10 @@ def _is_ambiguous(signed: bytes, pairs: list[tuple[bytes, bytes]]) -> bool:
 def _parse_notification(delivery: contract.Delivery) -> AlipayNotification:
     """Raises MalformedError."""
     parameters = delivery.parse_once(_parse_parameters)
-    charset = _word(parameters, b"charset") or "utf-8"
+    charset = _text(parameters, b"charset") or "utf-8"
     if charset.lower() not in CHARSETS:
         raise MalformedError("charset is not one of Alipay's")
-    kind, notify_id = _kind(parameters), _require_word(parameters, b"notify_id")
+    kind, notify_id = _kind(parameters), _require_text(parameters, b"notify_id")
     if not _WORD.fullmatch(kind):
         raise MalformedError("notify_type is missing or not in Alipay's format")
     if kind == TRADE:
@@ -242,7 +240,7 @@ def _kind(parameters: Parameters) -> bytes:
 
 
 def _parse_trade(parameters: Parameters, notify_id: str) -> AlipayNotification:
-    status = _require_word(parameters, b"trade_status")
+    status = _require_text(parameters, b"trade_status")
     notify_time, refunded_at = _time(parameters, b"notify_time"), _time(parameters, b"gmt_refund")
     refund_fee = _text(parameters, b"refund_fee", _AMOUNT)
     if notify_time is None or (refunded_at and refund_fee is None):
@@ -251,11 +249,11 @@ def _parse_trade(parameters: Parameters, notify_id: str) -> AlipayNotification:
     paid_at, closed_at = _time(parameters, b"gmt_payment"), _time(parameters, b"gmt_close")
     fields = EventFields(
         type=status,
-        payment_id=_require_word(parameters, b"trade_no"),
+        payment_id=_require_text(parameters, b"trade_no"),
         event_id=notify_id,
-        order=_word(parameters, b"out_trade_no"),
+        order=_text(parameters, b"out_trade_no"),
         amount=_text(parameters, b"total_amount", _AMOUNT),
-        currency=(_word(parameters, b"trans_currency") or "CNY").upper(),
+        currency=(_text(parameters, b"trans_currency") or "CNY").upper(),
         occurred_at=refunded_at or closed_at or paid_at or notify_time,
     )
     refunded = None if refund_fee is None else fields._replace(amount=refund_fee).money()
@@ -264,28 +262,14 @@ def _parse_trade(parameters: Parameters, notify_id: str) -> AlipayNotification:
     return AlipayNotification(fields._replace(type=f"{status}.refund"), status, refunded, paid_at)
 
 
-def _event(notification: AlipayNotification, event_type: EventType) -> PaymentEvent:
-    fields, _, refunded, paid_at = notification
-    if refunded is not None and event_type is not EventType.PENDING:
-        # A refund keeps the status of its trade or closes it.
-        return fields.payment_event(EventType.REFUNDED, fields.money(), refunded, paid_at)
-    if event_type is EventType.PAID:
-        return fields.payment_event(EventType.PAID, fields.money(), paid_at=paid_at)
-    return fields.payment_event(event_type)
-
-
-def _require_word(parameters: Parameters, name: bytes) -> str:
-    word = _word(parameters, name)
-    if word is None:
+def _require_text(parameters: Parameters, name: bytes) -> str:
+    text = _text(parameters, name)
+    if text is None:
         raise MalformedError(f"{name.decode()} is missing")
-    return word
+    return text
 
 
-def _word(parameters: Parameters, name: bytes) -> str | None:
-    return _text(parameters, name, _WORD)
-
-
-def _text(parameters: Parameters, name: bytes, form: re.Pattern[bytes]) -> str | None:
+def _text(parameters: Parameters, name: bytes, form: re.Pattern[bytes] = _WORD) -> str | None:
     """Return an ASCII field of this form, None if it is empty."""
     value = parameters.get(name)
     if not value:

@@ -40,7 +40,6 @@ class Creem(contract.Provider):
     """A source that receives the events of one Creem account."""
 
     name: ClassVar = "creem"
-    content_types: ClassVar = frozenset({contract.JSON_TYPE})
     evidence_header_names: ClassVar = (*contract.COMMON_HEADERS, SIGNATURE_HEADER)
 
     secrets: tuple[bytes, ...] = field(repr=False)
@@ -69,9 +68,7 @@ class Creem(contract.Provider):
             digest = contract.fingerprint(kind, event.ids[0].value, event.event_type, moved)
         return build_event_identity(event_id, kind, event, digest, at, event_id)
 
-    def translate(
-        self, delivery: contract.Delivery
-    ) -> PaymentEvent | Ignored | contract.LookupRequired:
+    def translate(self, delivery: contract.Delivery) -> contract.Translation:
         parsed = delivery.parse_once(events.read_event)
         event = parsed.event
         if isinstance(event, Ignored):
@@ -91,9 +88,8 @@ class Creem(contract.Provider):
     ) -> contract.ResponseBody:
         parsed = delivery.parse_once(events.read_event)
         order = parsed.event.order if isinstance(parsed.event, PaymentEvent) else None
-        return contract.JSON_TYPE, orjson.dumps(
-            {"status": "success", "orderId": order or parsed.order_id}
-        )
+        answer = {"status": "success", "orderId": order or parsed.order_id}
+        return contract.JSON_TYPE, orjson.dumps(answer)
 
     def build_sample(self, sample: contract.SampleEvent) -> contract.Webhook:
         body = orjson.dumps(_sample_event(sample))

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import uuid4
 
 from paidonce.errors import ConfigurationError, InvalidSignatureError
@@ -36,14 +36,6 @@ _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 _ONLY_DIGITS: Final = re.compile(r"[0-9]*")
 
 
-class SignatureHeaders(NamedTuple):
-    """What the headers say of a delivery. Trust it only after the signature is checked."""
-
-    signatures: tuple[str, ...]
-    timestamp: str | None  # in seconds or milliseconds
-    id: str | None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class SignatureScheme:
     """What one sender signs, with which keys, and where it puts the signature."""
@@ -65,26 +57,20 @@ class SignatureScheme:
 
     def verify(self, delivery: Delivery, tolerance_s: int | None) -> None:
         """Raise InvalidSignatureError or TimestampExpiredError unless the sender signed it."""
-        headers = self._read_headers(delivery.headers)
-        content = self._signed_content(headers, delivery.body)
-        if not self.keys.verify(headers.signatures, content):
+        header = delivery.headers.get(self.header)
+        if header is None:
+            raise InvalidSignatureError(f"there is no {self.header} header")
+        pairs = [] if self.value is None else _split_pairs(header)
+        signatures = [value for name, value in pairs if name == self.value]
+        timestamp = self._timestamp(delivery.headers, pairs)
+        signed_id = self.signed_id(delivery.headers)
+        content = self._signed_content(delivery.body, timestamp, signed_id)
+        if not self.keys.verify([header] if self.value is None else signatures, content):
             raise InvalidSignatureError("no signature matches the delivery")
-        if headers.timestamp is not None:
-            count = int(headers.timestamp)
+        if timestamp is not None:
+            count = int(timestamp)
             signed_at_s = count / 1000 if count > read.MAX_SECONDS else count
             check_timestamp(signed_at_s, delivery.received_at, tolerance_s)
-
-    def _read_headers(self, headers: Mapping[str, str]) -> SignatureHeaders:
-        given = headers.get(self.header)
-        if given is None:
-            raise InvalidSignatureError(f"there is no {self.header} header")
-        pairs = [] if self.value is None else _split_pairs(given)
-        signatures = tuple(value for name, value in pairs if name == self.value)
-        return SignatureHeaders(
-            (given,) if self.value is None else signatures,
-            self._timestamp(headers, pairs),
-            self.signed_id(headers),
-        )
 
     def signed_id(self, headers: Mapping[str, str]) -> str | None:
         """Return the signed id, None if none is signed. Raises InvalidSignatureError."""
@@ -98,8 +84,7 @@ class SignatureScheme:
     def sign(self, body: bytes, event_id: str | None, sent_at: datetime) -> dict[str, str]:
         """Return the headers that sign the body. Raises ConfigurationError with public keys."""
         timestamp, signed_id = str(int(sent_at.timestamp())), event_id or uuid4().hex
-        content = self._signed_content(SignatureHeaders((), timestamp, signed_id), body)
-        signature = self.keys.sign(content)
+        signature = self.keys.sign(self._signed_content(body, timestamp, signed_id))
         if self.value is not None:
             signature = f"{self.value}={signature}"
         if self.timestamp is not None:
@@ -111,12 +96,9 @@ class SignatureScheme:
         }
         return {name: value for name, value in headers.items() if name is not None}
 
-    def _signed_content(self, headers: SignatureHeaders, body: bytes) -> bytes:
-        values = {
-            "body": body,
-            "timestamp": (headers.timestamp or "").encode(),
-            "id": (headers.id or "").encode(),
-        }
+    def _signed_content(self, body: bytes, timestamp: str | None, signed_id: str | None) -> bytes:
+        timestamp_bytes, id_bytes = (timestamp or "").encode(), (signed_id or "").encode()
+        values = {"body": body, "timestamp": timestamp_bytes, "id": id_bytes}
         return b"".join(one if isinstance(one, bytes) else values[one] for one in self.template)
 
     def _timestamp(self, headers: Mapping[str, str], pairs: list[tuple[str, str]]) -> str | None:

@@ -26,15 +26,9 @@ from typing import ClassVar, Final
 
 import orjson
 
+from paidonce import errors
 from paidonce.core.events import Code, EventType, ExternalId, Ignored, PaymentEvent
 from paidonce.core.money import Money, money
-from paidonce.errors import (
-    ConfigurationError,
-    GatewayMismatchError,
-    GatewayUnreachableError,
-    MalformedError,
-    NotApprovedError,
-)
 from paidonce.providers import contract, read
 from paidonce.providers.portone import payments
 
@@ -119,7 +113,7 @@ class PortOneV1(contract.Provider):
     def translate(self, delivery: contract.Delivery) -> contract.LookupRequired | Ignored:
         webhook = delivery.parse_once(_parse)
         if webhook.type == CONFIRM:
-            raise NotApprovedError("payments are not confirmed here")
+            raise errors.NotApprovedError("payments are not confirmed here")
         kind = TYPES.get(webhook.type)
         if kind is None:
             return Ignored(Code.NON_SUCCESS_STATUS, "its status is unknown here")
@@ -160,7 +154,7 @@ class PortOneV1(contract.Provider):
     def _look_up(self, notification: payments.Notification) -> contract.Lookup:
         payment = yield from self._find(notification.payment_id)
         if payment is None:
-            raise GatewayMismatchError("the API does not know the payment", may_pass=True)
+            raise errors.GatewayMismatchError("the API does not know the payment", may_pass=True)
         payments.check_same("merchant_uid", notification.order, payment.order)
         # An API that is behind is queried for days: V1 sends most webhooks once, and who names
         # both ids did not guess them.
@@ -212,9 +206,11 @@ class PortOneV1(contract.Provider):
         body = _read_response(response)
         value, now, until = (body.get(one) for one in ("access_token", "now", "expired_at"))
         if not (isinstance(value, str) and value and value.isascii() and value.isprintable()):
-            raise GatewayUnreachableError("the response cannot be read: it has no token")
+            raise errors.GatewayUnreachableError("the response cannot be read: it has no token")
         if type(now) is not int or type(until) is not int:
-            raise GatewayUnreachableError("the response cannot be read: the token has no times")
+            raise errors.GatewayUnreachableError(
+                "the response cannot be read: the token has no times"
+            )
         self.token.keep(value, until - now)
         return value
 
@@ -223,7 +219,9 @@ def configure(config: contract.ProviderConfig) -> PortOneV1:
     """Build the provider of a source. Raises ConfigurationError."""
     config.reject_unknown_options({"version", "api_url", "api_key", "api_secret"})
     if config.secrets:
-        raise ConfigurationError(f'{config.key}.secrets: version = "v1" signs nothing; remove it')
+        raise errors.ConfigurationError(
+            f'{config.key}.secrets: version = "v1" signs nothing; remove it'
+        )
     return PortOneV1(
         api_url=config.url("api_url", API_URL),
         api_key=config.require_api_key("api_key", "env:PORTONE_API_KEY"),
@@ -242,12 +240,12 @@ def _parse(delivery: contract.Delivery) -> payments.Notification:
     body: read.Object = delivery.form if delivery.is_form else delivery.json
     payment_id = read.text(body, "imp_uid")
     if payment_id is None or not _ID.fullmatch(payment_id):
-        raise MalformedError("imp_uid is missing or not a valid id")
+        raise errors.MalformedError("imp_uid is missing or not a valid id")
     status = read.text(body, "status")
     if status not in TYPES and "amount" in body:  # events have no amount
         status = CONFIRM
     if status is None:
-        raise MalformedError("status is missing")
+        raise errors.MalformedError("status is missing")
     order, cancellation_id = read.text(body, "merchant_uid"), read.text(body, "cancellation_id")
     return payments.Notification(status, payment_id, order, cancellation_id=cancellation_id)
 
@@ -257,7 +255,7 @@ def _read_response(response: contract.GatewayResponse) -> read.Object:
     body = payments.read_response(response, _REMEDY)
     content = body.get("response")
     if body.get("code") != 0 or not isinstance(content, dict):
-        raise GatewayUnreachableError("the API answers with an error code")
+        raise errors.GatewayUnreachableError("the API answers with an error code")
     return content
 
 
@@ -286,7 +284,7 @@ def _parse_payment(body: read.Object) -> payments.Payment:
 def _parse_status(value: str, amount: Money, cancelled: Money) -> payments.Status:
     """A payment that was cancelled in part is still called paid."""
     if value not in TYPES:
-        raise GatewayMismatchError("its status is unknown here")
+        raise errors.GatewayMismatchError("its status is unknown here")
     status = payments.Status(value.upper())
     if status is payments.Status.PAID and cancelled.amount_minor > 0:
         return payments.Status.PARTIAL_CANCELLED
@@ -298,7 +296,7 @@ def _parse_status(value: str, amount: Money, cancelled: Money) -> payments.Statu
 def _money(body: read.Object, name: str) -> Money:
     amount = read.number(body, name)
     if amount is None or isinstance(amount, str):
-        raise MalformedError(f"{name} is not a number")
+        raise errors.MalformedError(f"{name} is not a number")
     return money(amount, read.text(body, "currency") or "")
 
 

@@ -21,7 +21,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Final, assert_never
+from typing import Any, ClassVar, Final
 from uuid import uuid4
 
 import orjson
@@ -40,7 +40,6 @@ from paidonce.providers.standard_webhooks import (
 
 API_URL: Final = "https://api.portone.io"
 CONFIRM: Final = "Transaction.Confirm"
-DEFAULT_CURRENCY: Final = "KRW"
 SAMPLE_TYPES: Final = {
     "paid": "Transaction.Paid",
     "failed": "Transaction.Failed",
@@ -82,13 +81,11 @@ class PortOne(contract.Provider):
 
     secrets: tuple[bytes, ...] = field(repr=False)
     api: PortOneV2Api
-    store_id: str | None
     approves: bool
     """Whether questions are compared with their orders; if not, all are denied."""
     currency: str
     """The currency of questions, which name none."""
     tolerance_s: int | None
-    accepts_test: bool
 
     def verify(self, delivery: contract.Delivery) -> None:
         envelope = read_envelope(delivery.headers)
@@ -116,15 +113,11 @@ class PortOne(contract.Provider):
 
     def translate(self, delivery: contract.Delivery) -> contract.Translation:
         webhook = delivery.parse_once(_parse)
-        match webhook:
-            case payments.Notification():
-                return contract.LookupRequired(partial(self._look_up, webhook))
-            case ConfirmQuestion():
-                return self._confirmation(webhook)
-            case UnrelatedEvent():
-                return Ignored(Code.NON_SUCCESS_STATUS, "the event is not about a payment")
-            case _:
-                assert_never(webhook)
+        if isinstance(webhook, payments.Notification):
+            return contract.LookupRequired(partial(self._look_up, webhook))
+        if isinstance(webhook, UnrelatedEvent):
+            return Ignored(Code.NON_SUCCESS_STATUS, "the event is not about a payment")
+        return self._confirmation(webhook)
 
     def error_response(self, code: str, detail: str) -> contract.ResponseBody | None:
         """PortOne shows the buyer why the payment was not approved."""
@@ -134,8 +127,8 @@ class PortOne(contract.Provider):
 
     def build_sample(self, sample: contract.SampleEvent) -> contract.Webhook:
         data = {"paymentId": sample.order or sample.payment_id, "transactionId": sample.payment_id}
-        if self.store_id is not None:
-            data["storeId"] = self.store_id
+        if self.api.store_id is not None:
+            data["storeId"] = self.api.store_id
         kind = SAMPLE_TYPES.get(sample.status, sample.status)
         at, event_id = sample.sent_at, sample.event_id or uuid4().hex
         body = orjson.dumps({"type": kind, "timestamp": at.isoformat(), "data": data})
@@ -150,22 +143,23 @@ class PortOne(contract.Provider):
     def _confirmation(self, question: ConfirmQuestion) -> contract.ConfirmationRequest:
         if not self.approves:
             raise errors.NotApprovedError("payments are not confirmed here")
-        if self.store_id is not None and question.store_id not in (None, self.store_id):
+        if self.api.is_foreign(question.store_id):
             raise errors.NotApprovedError("it is of another store")
         if not _WHOLE.fullmatch(str(question.total)):
             raise errors.MalformedError("the total amount is not a whole number")
         return contract.ConfirmationRequest(question.payment_id, int(question.total), self.currency)
 
     def _look_up(self, notification: payments.Notification) -> contract.Lookup:
-        if self.store_id is not None and notification.store_id not in (None, self.store_id):
+        if self.api.is_foreign(notification.store_id):
             raise errors.GatewayMismatchError("the event is of another store than store_id")
         payment = yield from self.api.find(notification.payment_id)
         if payment is None:
             raise errors.GatewayUnreachableError(
                 "the API does not know the payment yet; if it is of another store, set store_id"
             )
-        payments.check_same("store", notification.store_id or self.store_id, payment.store_id)
-        return payments.translate_payment(payment, notification, self.accepts_test)
+        store_id = notification.store_id or self.api.store_id
+        payments.check_same("store", store_id, payment.store_id)
+        return payments.translate_payment(payment, notification, self.api.accepts_test)
 
 
 def configure(config: contract.ProviderConfig) -> contract.Provider:
@@ -176,18 +170,14 @@ def configure(config: contract.ProviderConfig) -> contract.Provider:
         {"version", "api_url", "api_secret", "store_id", "confirm", "currency"}
     )
     secrets = [decode_secret(secret, key, "whsec_…") for key, secret in config.named_secrets()]
-    store_id = config.optional_text("store_id", "store-…")
-    api_secret = config.require_api_key("api_secret", "env:PORTONE_API_SECRET")
-    api_url = config.url("api_url", API_URL)
-    return PortOne(
-        secrets=tuple(secrets),
-        api=PortOneV2Api(api_url, api_secret, store_id, config.accepts_test),
-        store_id=store_id,
-        approves=config.choice("confirm", ("refuse", "match-order")) == "match-order",
-        currency=config.currency(DEFAULT_CURRENCY),
-        tolerance_s=config.tolerance_s,
+    api = PortOneV2Api(
+        url=config.url("api_url", API_URL),
+        secret=config.require_api_key("api_secret", "env:PORTONE_API_SECRET"),
+        store_id=config.optional_text("store_id", "store-…"),
         accepts_test=config.accepts_test,
     )
+    approves = config.choice("confirm", ("refuse", "match-order")) == "match-order"
+    return PortOne(tuple(secrets), api, approves, config.currency("KRW"), config.tolerance_s)
 
 
 def reject_shared_stores(sources: Mapping[str, contract.Provider]) -> None:
@@ -196,17 +186,18 @@ def reject_shared_stores(sources: Mapping[str, contract.Provider]) -> None:
     Without a store_id, an API secret has access to the payments of its own store.
     """
     by_secret: dict[tuple[str, str], dict[str | None, str]] = {}
-    for name, one in sources.items():
-        if isinstance(one, PortOne):
-            others = by_secret.setdefault((one.api.url, one.api.secret), {})
-            if others and (one.store_id is None or None in others or one.store_id in others):
-                other = others.get(one.store_id) or next(iter(others.values()))
+    for name, source in sources.items():
+        if isinstance(source, PortOne):
+            store_id = source.api.store_id
+            others = by_secret.setdefault((source.api.url, source.api.secret), {})
+            if others and (store_id is None or None in others or store_id in others):
+                other = others.get(store_id) or next(iter(others.values()))
                 raise errors.ConfigurationError(
                     f"sources.{name}.store_id, sources.{other}.store_id: both sources have the "
                     "same api_secret, so they would receive the same payments; give each its own "
                     "store_id"
                 )
-            others[one.store_id] = name
+            others[store_id] = name
 
 
 def _parse(delivery: contract.Delivery) -> PortOneWebhook:

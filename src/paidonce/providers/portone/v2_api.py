@@ -1,8 +1,4 @@
-"""PortOne's V2 API: one payment, and lists of payments.
-
-https://developers.portone.io/api/rest-v2/payment, read on 2026-11-16 in a stored copy of its
-OpenAPI document (`src/schema` of github.com/portone-io/developers.portone.io), not on the site.
-"""
+"""PortOne's V2 API: one payment, and lists of payments. `payments.py` describes it."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -43,6 +39,10 @@ class PortOneV2Api(contract.StatementApi):
     secret: str = field(repr=False)
     store_id: str | None
     accepts_test: bool
+
+    def is_foreign(self, store_id: str | None) -> bool:
+        """Whether a webhook names another store than the configured one."""
+        return self.store_id is not None and store_id not in (None, self.store_id)
 
     def find(self, payment_id: str) -> contract.GatewayQuery[payments.Payment | None]:
         """Read a payment; None if it is unknown. Raises GatewayError."""

@@ -37,7 +37,6 @@ class Stripe(contract.Provider):
     """A source that is an endpoint of one Stripe account."""
 
     name: ClassVar = "stripe"
-    content_types: ClassVar = frozenset({contract.JSON_TYPE})
     evidence_header_names: ClassVar = (*contract.COMMON_HEADERS, HEADER)
 
     secrets: tuple[bytes, ...] = field(repr=False)
