@@ -455,7 +455,7 @@ GUARDS: Final = (
     Guard(
         "the payment that was asked for",
         "PRV-3",
-        "providers/portone/payment.py",
+        "providers/portone/payments.py",
         "if expected is not None and expected != actual:",
         "if False:",
         "tests/providers/test_portone_v1.py"
@@ -465,7 +465,7 @@ GUARDS: Final = (
     Guard(
         "a cancellation that the gateway has confirmed",
         "PRV-3",
-        "providers/portone/payment.py",
+        "providers/portone/payments.py",
         "return is_about_money or not is_other_attempt",
         "return False",
         "tests/providers/test_portone_answers.py"

@@ -24,7 +24,7 @@ from paidonce.providers.contract import (
     StatementPage,
 )
 from paidonce.providers.portone import v2 as portone
-from paidonce.providers.portone.payment import MAX_READINGS, PAGE_SIZE
+from paidonce.providers.portone.payments import MAX_READINGS, PAGE_SIZE
 from tests.providers.cases.standard import whsec
 from tests.support.portone_server import (
     LIST,

@@ -37,7 +37,6 @@ FORM_TYPE: Final = "application/x-www-form-urlencoded"
 COMMON_HEADERS: Final = ("content-type", "user-agent")
 DIGEST_SIZE: Final = 16
 FINGERPRINT_VERSION: Final = 1
-DEFAULT_TOLERANCE_S: Final = 300
 TEST_HEADER: Final = "paidonce-test"
 """Marks a delivery as test data; production rejects it."""
 
@@ -85,7 +84,7 @@ class ProviderConfig:
     """The secrets themselves; references are already resolved."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The settings that only this provider has."""
-    tolerance_s: int | None = DEFAULT_TOLERANCE_S
+    tolerance_s: int | None = 300
     """How far the signed time may be from the arrival; None accepts any."""
     accepts_test: bool = True
     """Whether payments of the gateway's test mode count; in production they are TEST_PAYMENT."""
@@ -124,29 +123,31 @@ class ProviderConfig:
             raise ConfigurationError(f"{self.key}.{option} (hidden): write it as text, in quotes")
         return resolve_secret(value, f"{self.key}.{option}")
 
-    def require_secret(self, option: str, example: str) -> str:
-        """Return a secret option."""
-        secret = self.optional_secret(option)
-        if secret is None:
+    def require_api_key(self, option: str, example: str) -> str:
+        """Return a secret option, stripped, that a header can contain."""
+        key = self.optional_secret(option)
+        if key is None:
             raise ConfigurationError(f"{self.key}.{option}: is required, e.g. {example!r}")
-        return secret
+        if not (key.strip().isascii() and key.strip().isprintable()):
+            raise ConfigurationError(f"{self.key}.{option} (hidden): contains invalid characters")
+        return key.strip()
 
-    def require_secret_list(self, option: str, example: str) -> tuple[str, ...]:
-        """Return a list of secret options: at least one, none empty."""
-        values = self.options.get(option)
-        key = f"{self.key}.{option}"
+    def require_secret_list(self, option: str, example: str) -> list[tuple[str, str]]:
+        """Return a list of secret options, each with its settings key: at least one, none empty."""
+        values, key = self.options.get(option), f"{self.key}.{option}"
         if not values:
             raise ConfigurationError(f"{key}: is required, e.g. {example}")
         if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
             raise ConfigurationError(f"{key} (hidden): write a list of texts, e.g. {example}")
-        return tuple(resolve_secret(one, f"{key}[{index}]") for index, one in enumerate(values))
+        named = [(f"{key}[{index}]", one) for index, one in enumerate(values)]
+        return [(name, resolve_secret(one, name)) for name, one in named]
 
     def choice(self, option: str, choices: tuple[str, ...]) -> str:
         """Return one of the choices; the first is the default."""
         value = self.options.get(option, choices[0])
         if value not in choices:
             quoted = ", ".join(f'"{one}"' for one in choices)
-            raise ConfigurationError(f"{self.key}.{option} = {value!r}: write one of {quoted}")
+            raise self.invalid(option, f"write one of {quoted}")
         return str(value)
 
     def currency(self, default: str) -> str:
@@ -155,18 +156,25 @@ class ProviderConfig:
         try:
             return known_currency(str(code))
         except InvalidMoneyError as error:
-            raise ConfigurationError(
-                f'{self.key}.currency = {code!r}: {error}; write a code such as "{default}"'
-            ) from None
+            raise self.invalid("currency", f'{error}; write a code such as "{default}"') from None
 
     def url(self, option: str, default: str) -> str:
         """Return an http(s) address without a slash at its end."""
         url = self.optional_text(option, default) or default
         if not url.startswith(("https://", "http://")):
-            raise ConfigurationError(
-                f"{self.key}.{option} = {url!r}: write the whole address, e.g. {default!r}"
-            )
+            raise self.invalid(option, f"write the whole address, e.g. {default!r}")
         return url.rstrip("/")
+
+    def table(self, option: str) -> "ProviderConfig":
+        """Return the options in a table, which may be left out."""
+        table = self.options.get(option, {})
+        if not isinstance(table, Mapping):
+            raise self.invalid(option, f"write a table, [{self.key}.{option}]")
+        return ProviderConfig(f"{self.key}.{option}", options=table)
+
+    def invalid(self, option: str, remedy: str) -> ConfigurationError:
+        """Return the error of an option that cannot have the value that it has."""
+        return ConfigurationError(f"{self.key}.{option} = {self.options[option]!r}: {remedy}")
 
     def reject_unknown_options(self, known: Collection[str]) -> None:
         """Reject options that the provider does not have."""
@@ -230,13 +238,14 @@ Raises GatewayUnreachableError when the gateway cannot answer yet (the query is 
 GatewayMismatchError when the gateway contradicts the delivery. The caller throws
 GatewayUnreachableError into it when a request gets no response, or one with status 429 or 5xx.
 """
+Lookup = GatewayQuery[PaymentEvent | Ignored]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LookupRequired:
     """The event has no meaning of its own: the gateway has to be queried."""
 
-    query: Callable[[], GatewayQuery[PaymentEvent | Ignored]]
+    query: Callable[[], Lookup]
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +292,7 @@ class Provider(Protocol):
     """Reads the deliveries of one configured source. Providers derive from it."""
 
     name: ClassVar[str]
-    content_types: ClassVar[frozenset[str]]
+    content_types: ClassVar[frozenset[str]] = frozenset({JSON_TYPE})
     evidence_header_names: ClassVar[Collection[str]] = COMMON_HEADERS
     """The headers to store beside the raw body: those that the three verbs read, and no secret."""
     is_signed: ClassVar[bool] = True

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from uuid import uuid4
 
 import orjson
@@ -21,22 +21,8 @@ import orjson
 from paidonce.core.events import Code, EventType, Ignored, PaymentEvent
 from paidonce.core.money import money
 from paidonce.errors import ConfigurationError, InvalidRequestError, MalformedError
-from paidonce.providers.contract import JSON_TYPE, Delivery, Identity, Provider, SampleEvent
-from paidonce.providers.fields import (
-    EventFields,
-    Number,
-    Object,
-    build_payment_event,
-    canonical,
-    from_minor,
-    read_currency,
-    read_email,
-    read_number,
-    read_text,
-    read_time,
-    require_money,
-    require_text,
-)
+from paidonce.providers import contract, read
+from paidonce.providers.fields import EventFields, canonical
 
 FIELDS: Final = (
     "event_id", "type", "payment_id", "order", "amount", "amount_minor", "refunded",
@@ -67,7 +53,7 @@ class JsonPointer:
 
     steps: tuple[str, ...]
 
-    def find(self, delivery: Delivery) -> Any:
+    def find(self, delivery: contract.Delivery) -> Any:
         """Return the value, None if there is none. Raises MalformedError for a bad body."""
         value: Any = delivery.json
         for step in self.steps:
@@ -86,7 +72,7 @@ class HeaderField:
 
     name: str
 
-    def find(self, delivery: Delivery) -> str | None:
+    def find(self, delivery: contract.Delivery) -> str | None:
         """Return the value, None if it was not sent. Raises MalformedError."""
         value = delivery.headers.get(self.name)
         if value is not None and not value.isprintable():
@@ -111,59 +97,69 @@ class FieldMapping:
             one.name for one in self.locations.values() if isinstance(one, HeaderField)
         )
 
-    def read(self, delivery: Delivery) -> EventFields:
+    def read_fields(self, delivery: contract.Delivery) -> EventFields:
         """Read the fields. Of an ignored type, only the name of the type has to be valid.
 
         Raises MalformedError.
         """
-        kind = require_text(self._find(delivery, "type"), "type")
+        kind = read.required_text(self._find(delivery, "type"), "type")
         if self.types.get(kind) is None:
             payment_id = self._read_valid_text(delivery, "payment_id")
             return EventFields(kind, payment_id, self._read_valid_text(delivery, "event_id"))
         found = {name: location.find(delivery) for name, location in self.locations.items()}
-        code = read_currency(found)
+        code = read.currency(found)
         return EventFields(
             type=kind,
-            payment_id=read_text(found, "payment_id"),
-            event_id=read_text(found, "event_id"),
-            order=read_text(found, "order"),
+            payment_id=read.text(found, "payment_id"),
+            event_id=read.text(found, "event_id"),
+            order=read.text(found, "order"),
             amount=self._read_amount(found, "amount", code),
             currency=code,
-            email=read_email(found),
-            plan_id=read_text(found, "plan_id"),
-            occurred_at=read_time(found, "occurred_at"),
+            email=read.email(found),
+            plan_id=read.text(found, "plan_id"),
+            occurred_at=read.time(found, "occurred_at"),
             refunded=self._read_amount(found, "refunded", code),
         )
 
     def translate(self, fields: EventFields) -> PaymentEvent | Ignored:
-        """Translate the fields into an event. Raises MalformedError."""
+        """Translate the fields into an event. Raises MalformedError.
+
+        Where the total refunded is not sent beside the amount, the amount of a refund is that.
+        """
         event_type = self.types.get(fields.type)
         if event_type is None:
             return Ignored(Code.NON_SUCCESS_STATUS, "this type of event has no effect")
         if event_type not in (EventType.PAID, EventType.REFUNDED):
-            return build_payment_event(fields, event_type, None)
+            return fields.payment_event(event_type)
+        if event_type is EventType.PAID and canonical(fields.refunded) in (None, "0"):
+            return fields.payment_event(EventType.PAID, fields.money())
         if not {"refunded", "refunded_minor"} & self.locations.keys():
-            return build_payment_event(fields, event_type, require_money(fields))
-        return _translate_with_refunds(fields, event_type)
+            return fields.payment_event(EventType.REFUNDED, refunded=fields.money())
+        if fields.refunded is None:
+            raise MalformedError("the refunded amount is missing")
+        refunded = fields._replace(amount=fields.refunded).money()
+        captured = None if fields.amount is None else fields.money()
+        return fields.payment_event(EventType.REFUNDED, captured, refunded)
 
     def with_nonce(
-        self, identity: Identity, delivery: Delivery, signed_headers: Collection[str] = ()
-    ) -> Identity:
+        self,
+        identity: contract.Identity,
+        delivery: contract.Delivery,
+        signed_headers: Collection[str] = (),
+    ) -> contract.Identity:
         """Add the nonce of the delivery to the identity, if it has one. Raises MalformedError.
 
         An unsigned nonce is bound to the meaning of the event: anybody could send it in advance.
         """
-        location = self.locations.get("nonce")
-        if location is None:
-            return identity
-        nonce = read_text({"nonce": location.find(delivery)}, "nonce")
+        nonce = read.text(self._find(delivery, "nonce"), "nonce")
         if nonce is None:
             return identity
+        location = self.locations["nonce"]
         is_signed = not isinstance(location, HeaderField) or location.name in signed_headers
         bound = nonce if is_signed else f"{nonce}:{identity.fingerprint.hex()}"
         return replace(identity, nonce=bound)
 
-    def build_sample(self, sample: SampleEvent) -> tuple[bytes, dict[str, str]]:
+    def build_sample(self, sample: contract.SampleEvent) -> tuple[bytes, dict[str, str]]:
         """Return a body with the fields of the sample, and the headers that contain some of them.
 
         Raises ConfigurationError when one field is inside another, InvalidRequestError when no type
@@ -182,7 +178,7 @@ class FieldMapping:
                 raise ConfigurationError(f"no body can have {name} at /{path}")
         return orjson.dumps(body), headers
 
-    def _sample_values(self, sample: SampleEvent) -> dict[str, str | int | None]:
+    def _sample_values(self, sample: contract.SampleEvent) -> dict[str, str | int | None]:
         kind = self._type_for(sample.status)
         amount_minor = money(sample.amount, sample.currency).amount_minor
         is_refund = self.types.get(kind) is EventType.REFUNDED
@@ -211,74 +207,60 @@ class FieldMapping:
             raise InvalidRequestError(f"status: no type of this source means {status}")
         return names[0]
 
-    def _find(self, delivery: Delivery, name: str) -> Object:
+    def _find(self, delivery: contract.Delivery, name: str) -> read.Object:
         """Return an object with this field only; empty if it has no location."""
         location = self.locations.get(name)
         return {} if location is None else {name: location.find(delivery)}
 
-    def _read_valid_text(self, delivery: Delivery, name: str) -> str | None:
+    def _read_valid_text(self, delivery: contract.Delivery, name: str) -> str | None:
         with suppress(MalformedError):
-            return read_text(self._find(delivery, name), name)
+            return read.text(self._find(delivery, name), name)
         return None
 
-    def _read_amount(self, found: Object, name: str, code: str | None) -> Number | None:
+    def _read_amount(self, found: read.Object, name: str, code: str | None) -> read.Number | None:
         minor = _MINOR[name]
         if minor not in self.locations:
-            return read_number(found, name)
-        return from_minor(read_number(found, minor), code)
+            return read.number(found, name)
+        return read.from_minor(read.number(found, minor), code)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MappedProvider(Provider):
+class MappedProvider(contract.Provider):
     """A provider whose events a mapping describes."""
-
-    content_types: ClassVar = frozenset({JSON_TYPE})
 
     mapping: FieldMapping
     tolerance_s: int | None
     kept_headers: frozenset[str]
 
-    def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
-        return self.mapping.translate(delivery.parse_once(self.mapping.read))
+    def translate(self, delivery: contract.Delivery) -> PaymentEvent | Ignored:
+        return self.mapping.translate(delivery.parse_once(self.mapping.read_fields))
 
     def evidence_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in headers.items() if name in self.kept_headers}
 
 
 def load_mapping(
-    key: str,
-    options: Mapping[str, Any],
-    locations: Mapping[str, FieldLocation],
-    types: Mapping[str, str],
+    config: contract.ProviderConfig, locations: Mapping[str, str], types: Mapping[str, str]
 ) -> FieldMapping:
     """Build the mapping from the options `fields` and `types` of a source, over these defaults.
 
     Raises ConfigurationError.
     """
-    chosen = {
-        name: _load_location(f"{key}.fields.{name}", value)
-        for name, value in _table(key, options, "fields", FIELDS).items()
-    }
-    defaults = dict(locations)
+    fields, meanings, defaults = config.table("fields"), config.table("types"), dict(locations)
+    for name in fields.options:
+        if name not in FIELDS:
+            raise fields.invalid(name, f"there is no such field; known are {', '.join(FIELDS)}")
     for name, minor in _MINOR.items():
-        if {name, minor} <= chosen.keys():
-            raise ConfigurationError(f"{key}.fields.{minor}: {name} is given too; give one of them")
-        if {name, minor} & chosen.keys():  # one replaces the other
+        if {name, minor} <= fields.options.keys():
+            raise ConfigurationError(f"{fields.key}.{minor}: {name} is given too; give one of them")
+        if minor in fields.options:
             defaults.pop(name, None)
-            defaults.pop(minor, None)
-    meanings = {**types, **_table(key, options, "types")}
+    fields = replace(fields, options={**defaults, **fields.options})
+    meanings = replace(meanings, options={**types, **meanings.options})
     return FieldMapping(
-        {**defaults, **chosen},
-        {name: _load_type(f"{key}.types.{name}", meaning) for name, meaning in meanings.items()},
+        {name: _load_location(fields, name) for name in fields.options},
+        {name: _load_type(meanings, name) for name in meanings.options},
     )
-
-
-def json_pointer(text: str) -> JsonPointer:
-    """Parse a JSON pointer. Raises ValueError."""
-    if not text.startswith("/") or _BAD_ESCAPE.search(text):
-        raise ValueError('a JSON pointer begins with "/", and ~ is written ~0')
-    steps = text[1:].split("/")
-    return JsonPointer(tuple(step.replace("~1", "/").replace("~0", "~") for step in steps))
 
 
 def header_name(text: str) -> str:
@@ -289,36 +271,27 @@ def header_name(text: str) -> str:
     return name
 
 
-def _table(
-    key: str, options: Mapping[str, Any], name: str, known: Collection[str] | None = None
-) -> Mapping[str, Any]:
-    table = options.get(name, {})
-    if not isinstance(table, Mapping):
-        raise ConfigurationError(f"{key}.{name} = {table!r}: write a table, [{key}.{name}]")
-    for one in table:
-        if known is not None and one not in known:
-            raise ConfigurationError(
-                f"{key}.{name}.{one} = {table[one]!r}: there is no such field; "
-                f"known are {', '.join(known)}"
-            )
-    return table
-
-
-def _load_location(key: str, value: Any) -> FieldLocation:
-    text = value if isinstance(value, str) else ""
+def _load_location(fields: contract.ProviderConfig, name: str) -> FieldLocation:
+    text = fields.options[name] if isinstance(fields.options[name], str) else ""
     try:
         if text.startswith(HEADER_PREFIX):
             return HeaderField(header_name(text.removeprefix(HEADER_PREFIX)))
-        return json_pointer(text)
+        return _json_pointer(text)
     except ValueError as error:
-        raise ConfigurationError(
-            f'{key} = {value!r}: {error}; write "/data/id" or "header:NAME"'
-        ) from None
+        raise fields.invalid(name, f'{error}; write "/data/id" or "header:NAME"') from None
 
 
-def _load_type(key: str, meaning: Any) -> EventType | None:
+def _json_pointer(text: str) -> JsonPointer:
+    if not text.startswith("/") or _BAD_ESCAPE.search(text):
+        raise ValueError('a JSON pointer begins with "/", and ~ is written ~0')
+    steps = text[1:].split("/")
+    return JsonPointer(tuple(step.replace("~1", "/").replace("~0", "~") for step in steps))
+
+
+def _load_type(types: contract.ProviderConfig, name: str) -> EventType | None:
+    meaning = types.options[name]
     if not isinstance(meaning, str) or meaning not in TYPES:
-        raise ConfigurationError(f"{key} = {meaning!r}: write one of {', '.join(TYPES)}")
+        raise types.invalid(name, f"write one of {', '.join(TYPES)}")
     return TYPES[meaning]
 
 
@@ -333,14 +306,3 @@ def _put(body: dict[str, Any], steps: tuple[str, ...], value: str | int) -> bool
         return False
     body[last] = value
     return True
-
-
-def _translate_with_refunds(fields: EventFields, event_type: EventType) -> PaymentEvent:
-    """Translate an event of a sender that sends the total refunded beside the amount."""
-    if event_type is EventType.PAID and canonical(fields.refunded) in (None, "0"):
-        return build_payment_event(fields, EventType.PAID, require_money(fields))
-    if fields.refunded is None:
-        raise MalformedError("the refunded amount is missing")
-    refunded = require_money(fields._replace(amount=fields.refunded))
-    captured = None if fields.amount is None else require_money(fields)
-    return replace(build_payment_event(fields, EventType.REFUNDED, refunded), amount=captured)

@@ -1,7 +1,7 @@
 """Public keys of senders that sign with a private key: RSA and ed25519."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from cryptography import x509
@@ -24,7 +24,14 @@ PublicKey = Ed25519PublicKey | RSAPublicKey
 _ED25519_BYTES: Final = 32
 
 
-def is_valid_signature(key: PublicKey, signature: bytes, content: bytes) -> bool:
+def is_signed_by_any(
+    keys: Collection[PublicKey], signatures: Iterable[bytes], content: bytes
+) -> bool:
+    """Whether one of the keys made one of the signatures."""
+    return any(_is_valid(key, one, content) for one in signatures for key in keys)
+
+
+def _is_valid(key: PublicKey, signature: bytes, content: bytes) -> bool:
     """Verify an ed25519 or an RSA (SHA-256, PKCS#1 v1.5) signature."""
     try:
         if isinstance(key, Ed25519PublicKey):

@@ -35,16 +35,9 @@ def new_sample(
     except InvalidMoneyError as error:
         raise InvalidRequestError(f"amount and currency: {error}") from None
     payment_id = payment_id or f"pay-{uuid4().hex[:12]}"
-    return SampleEvent(
-        payment_id=payment_id,
-        amount=format_minor(paid.amount_minor, paid.currency),
-        currency=paid.currency,
-        status=status,
-        event_id=event_id or _NOT_IN_ID.sub("-", f"{payment_id}-{status}"),
-        order=order,
-        email=email,
-        plan_id=plan_id,
-    )
+    event_id = event_id or _NOT_IN_ID.sub("-", f"{payment_id}-{status}")
+    amount = format_minor(paid.amount_minor, paid.currency)
+    return SampleEvent(payment_id, amount, paid.currency, status, event_id, order, email, plan_id)
 
 
 def omitted_fields(sample: SampleEvent, event: object) -> list[str]:

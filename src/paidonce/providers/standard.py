@@ -1,8 +1,7 @@
 """Any sender that follows Standard Webhooks, or Svix, from which that standard comes.
 
-The headers `webhook-id`, `webhook-timestamp` and `webhook-signature` (or the same with `svix-`)
-sign `id.timestamp.body`: `v1` with HMAC-SHA256 (secrets `whsec_…`), `v1a` with ed25519 (public keys
-`whpk_…`). The id is the event's key. Bodies are
+Deliveries are signed as `standard_webhooks.py` says, in headers named `webhook-…` or `svix-…`: `v1`
+with HMAC-SHA256 (secrets `whsec_…`), `v1a` with ed25519 (public keys `whpk_…`). Bodies are
 
     {"type": "payment.succeeded", "timestamp": "2026-11-15T10:00:00Z",
      "data": {"payment_id": "…", "order": "…"?, "amount": "990.00", "currency": "RUB",
@@ -10,36 +9,19 @@ sign `id.timestamp.body`: `v1` with HMAC-SHA256 (secrets `whsec_…`), `v1a` wit
 
 unless the settings describe others (`field_mapping.py`). The amount of a refund is the total
 refunded so far.
-
-https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md, v1.0.0,
-checked on 2026-11-15.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final
 from uuid import uuid4
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from paidonce.errors import ConfigurationError, InvalidSignatureError
-from paidonce.providers.contract import (
-    COMMON_HEADERS,
-    Delivery,
-    Identity,
-    ProviderConfig,
-    SampleEvent,
-    Webhook,
-)
-from paidonce.providers.field_mapping import (
-    FieldLocation,
-    HeaderField,
-    MappedProvider,
-    json_pointer,
-    load_mapping,
-)
-from paidonce.providers.fields import EventFields, build_identity, fields_fingerprint
-from paidonce.providers.public_keys import is_valid_signature
+from paidonce.providers import contract
+from paidonce.providers.field_mapping import HeaderField, MappedProvider, load_mapping
+from paidonce.providers.fields import EventFields
+from paidonce.providers.public_keys import is_signed_by_any
 from paidonce.providers.signing import decode_base64
 from paidonce.providers.standard_webhooks import (
     PARTS,
@@ -58,18 +40,20 @@ TYPES: Final = {
     "payment.refunded": "refunded",
     "payment.pending": "pending",
 }
-LOCATIONS: Final[Mapping[str, FieldLocation]] = {
-    "type": json_pointer("/type"),
-    "occurred_at": json_pointer("/timestamp"),
-    **{
-        name: json_pointer(f"/data/{name}")
-        for name in ("payment_id", "order", "amount", "currency", "email", "plan_id")
-    },
+LOCATIONS: Final = {
+    "type": "/type",
+    "occurred_at": "/timestamp",
+    "payment_id": "/data/payment_id",
+    "order": "/data/order",
+    "amount": "/data/amount",
+    "currency": "/data/currency",
+    "email": "/data/email",
+    "plan_id": "/data/plan_id",
 }
 
 _PUBLIC, _PRIVATE = "whpk_", "whsk_"
 _HEADERS: Final = frozenset(
-    {*COMMON_HEADERS, *(f"{family}-{part}" for family in FAMILIES for part in PARTS)}
+    (*contract.COMMON_HEADERS, *(f"{family}-{part}" for family in FAMILIES for part in PARTS))
 )
 
 
@@ -83,25 +67,25 @@ class Standard(MappedProvider):
     secrets: tuple[bytes, ...] = field(repr=False)
     public_keys: tuple[Ed25519PublicKey, ...]
 
-    def verify(self, delivery: Delivery) -> None:
+    def verify(self, delivery: contract.Delivery) -> None:
         envelope, body = read_envelope(delivery.headers, FAMILIES), delivery.body
         if not (envelope.is_signed(body, self.secrets) or self._is_signed_by_key(envelope, body)):
             raise InvalidSignatureError("no signature matches the delivery")
         envelope.check_age(delivery, self.tolerance_s)
 
-    def identify(self, delivery: Delivery) -> Identity:
-        fields = delivery.parse_once(self.mapping.read)
-        digest = fields_fingerprint(fields)
+    def identify(self, delivery: contract.Delivery) -> contract.Identity:
+        fields = delivery.parse_once(self.mapping.read_fields)
+        digest = fields.fingerprint()
         key = self._key(fields, digest, read_envelope(delivery.headers, FAMILIES).id)
         if fields.event_id is None:
             fields = fields._replace(event_id=key)
-        return self.mapping.with_nonce(build_identity(fields, key, digest), delivery)
+        return self.mapping.with_nonce(fields.identity(key, digest), delivery)
 
-    def signature_method(self, delivery: Delivery) -> str:
+    def signature_method(self, delivery: contract.Delivery) -> str:
         signatures = " ".join(delivery.headers.get(f"{one}-signature", "") for one in FAMILIES)
         return "ed25519" if self.public_keys and "v1a," in signatures else "hmac-sha256"
 
-    def build_sample(self, sample: SampleEvent) -> Webhook:
+    def build_sample(self, sample: contract.SampleEvent) -> contract.Webhook:
         if not self.secrets:
             raise ConfigurationError("a public key cannot sign: a test webhook needs a whsec_…")
         body, headers = self.mapping.build_sample(sample)
@@ -119,17 +103,11 @@ class Standard(MappedProvider):
     def _is_signed_by_key(self, envelope: Envelope, body: bytes) -> bool:
         if not self.public_keys:
             return False
-        content = envelope.signed_content(body)
-        signatures = [decode_base64(one) for one in envelope.of_version("v1a")]
-        return any(
-            is_valid_signature(key, one, content)
-            for one in signatures
-            if one is not None
-            for key in self.public_keys
-        )
+        signatures = [one for one in map(decode_base64, envelope.of_version("v1a")) if one]
+        return is_signed_by_any(self.public_keys, signatures, envelope.signed_content(body))
 
 
-def configure(config: ProviderConfig) -> Standard:
+def configure(config: contract.ProviderConfig) -> Standard:
     """Build the provider of a source. Raises ConfigurationError."""
     config.reject_unknown_options({"fields", "types"})
     secrets: list[bytes] = []
@@ -141,21 +119,18 @@ def configure(config: ProviderConfig) -> Standard:
             public_keys.append(_load_public_key(secret, key))
         else:
             secrets.append(decode_secret(secret, key, "whsec_… or whpk_…"))
-    mapping = load_mapping(config.key, _without_signed_id(config.options), LOCATIONS, TYPES)
+    mapping = load_mapping(_without_signed_id(config), LOCATIONS, TYPES)
     kept = _HEADERS | mapping.headers
     return Standard(mapping, config.tolerance_s, kept, tuple(secrets), tuple(public_keys))
 
 
-def _without_signed_id(options: Mapping[str, Any]) -> Mapping[str, Any]:
+def _without_signed_id(config: contract.ProviderConfig) -> contract.ProviderConfig:
     """Drop `fields.event_id` if it names the signed id, which is the default."""
-    fields = options.get("fields")
-    if not isinstance(fields, Mapping) or "event_id" not in fields:
-        return options
-    name = str(fields["event_id"]).lower().removeprefix("header:").strip()
-    if name not in ID_HEADERS:
-        return options
-    others = {key: value for key, value in fields.items() if key != "event_id"}
-    return {**options, "fields": others}
+    fields = dict(config.table("fields").options)
+    name = str(fields.get("event_id")).lower().removeprefix("header:").strip()
+    if name in ID_HEADERS:
+        del fields["event_id"]
+    return replace(config, options={**config.options, "fields": fields})
 
 
 def _load_public_key(secret: str, key: str) -> Ed25519PublicKey:

@@ -21,8 +21,8 @@ from paidonce.providers.signing import any_matches, check_timestamp
 
 MAX_SIGNATURES: Final = 16
 """How many signatures of a delivery are checked; a sender that rotates its keys sends two."""
-FAMILY: Final = "webhook"
 PARTS: Final = ("id", "timestamp", "signature")
+HEADERS: Final = tuple(f"webhook-{part}" for part in PARTS)
 
 _SYMMETRIC: Final = "whsec_"
 _TIMESTAMP: Final = re.compile(r"[0-9]{1,12}")
@@ -57,7 +57,7 @@ class Envelope(NamedTuple):
         check_timestamp(int(self.timestamp), delivery.received_at, tolerance_s)
 
 
-def read_envelope(headers: Mapping[str, str], families: tuple[str, ...] = (FAMILY,)) -> Envelope:
+def read_envelope(headers: Mapping[str, str], families: tuple[str, ...] = ("webhook",)) -> Envelope:
     """Read the signature headers of one family. Raises InvalidSignatureError."""
     family = next((one for one in families if f"{one}-signature" in headers), families[0])
     event_id = headers.get(f"{family}-id")
@@ -86,8 +86,7 @@ def unsigned_headers(event_id: str) -> dict[str, str]:
 
 
 def _headers(envelope: Envelope) -> dict[str, str]:
-    values = zip(PARTS, envelope, strict=True)
-    return {"content-type": JSON_TYPE} | {f"{FAMILY}-{part}": value for part, value in values}
+    return {"content-type": JSON_TYPE, **dict(zip(HEADERS, envelope, strict=True))}
 
 
 def sign_v1(secret: bytes, content: bytes) -> bytes:

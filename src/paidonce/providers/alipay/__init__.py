@@ -1,3 +1,1 @@
-"""Provider `alipay`."""
-
 from paidonce.providers.alipay.provider import configure as configure

@@ -26,30 +26,26 @@ from typing import ClassVar, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
-from paidonce.core.events import Code, EventType, ExternalId, Ignored, PaymentEvent
+from paidonce.core.events import Code, EventType, Ignored, PaymentEvent
 from paidonce.core.money import Money
 from paidonce.errors import ConfigurationError, InvalidSignatureError, MalformedError
+from paidonce.providers import contract
 from paidonce.providers.alipay.samples import CHINA, SampleKey, build_notification
-from paidonce.providers.contract import (
-    FORM_TYPE,
-    Delivery,
-    Identity,
-    Provider,
-    ProviderConfig,
-    ResponseBody,
-    SampleEvent,
-    Webhook,
-    fingerprint,
-)
-from paidonce.providers.fields import EventFields, build_identity, canonical, require_money
-from paidonce.providers.public_keys import PublicKey, is_valid_signature, load_public_key
+from paidonce.providers.fields import EventFields, canonical
+from paidonce.providers.public_keys import PublicKey, is_signed_by_any, load_public_key
 from paidonce.providers.signing import check_timestamp, decode_base64
 
 MAX_PARAMETERS: Final = 500
 CHARSETS: Final = frozenset({"utf-8", "gbk", "gb2312", "gb18030"})
 
 TRADE: Final = b"trade_status_sync"
-MONEY_MOVED: Final = frozenset({"TRADE_SUCCESS", "TRADE_FINISHED", "TRADE_CLOSED"})
+EVENT_TYPES: Final = {
+    "WAIT_BUYER_PAY": EventType.PENDING,
+    "TRADE_SUCCESS": EventType.PAID,
+    "TRADE_FINISHED": EventType.PAID,
+    "TRADE_CLOSED": EventType.VOIDED,
+}
+"""What each status of a trade means, unless it was refunded."""
 
 COUNTS: Final = frozenset(
     b"app_id charset gmt_close gmt_payment gmt_refund method msg_method notify_id notify_time "
@@ -62,8 +58,6 @@ _ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _WORD: Final = re.compile(rb"[!-%'-<>-~]{1,128}")  # printable, without & and =
 _AMOUNT: Final = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,3})?")
 _TIME: Final = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?")
-_NO_TRADE: Final = Ignored(Code.NON_SUCCESS_STATUS, "the notification is not about a payment")
-_OTHER_STATUS: Final = Ignored(Code.NON_SUCCESS_STATUS, "the trade status has no effect")
 
 Parameters = Mapping[bytes, bytes]
 
@@ -78,11 +72,11 @@ class AlipayNotification(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Alipay(Provider):
+class Alipay(contract.Provider):
     """A source that receives the notifications of one app and seller."""
 
     name: ClassVar = "alipay"
-    content_types: ClassVar = frozenset({FORM_TYPE})
+    content_types: ClassVar = frozenset({contract.FORM_TYPE})
     samples_are_process_local: ClassVar = True
 
     public_keys: tuple[PublicKey, ...]
@@ -91,7 +85,7 @@ class Alipay(Provider):
     sample_key: SampleKey | None = field(default=None, repr=False)
     """Signs test webhooks; None in production."""
 
-    def verify(self, delivery: Delivery) -> None:
+    def verify(self, delivery: contract.Delivery) -> None:
         try:
             parameters = delivery.parse_once(_parse_parameters)
         except MalformedError as error:
@@ -100,40 +94,49 @@ class Alipay(Provider):
         self._check_recipients(parameters)
         self._check_time(parameters, delivery.received_at)
 
-    def identify(self, delivery: Delivery) -> Identity:
+    def identify(self, delivery: contract.Delivery) -> contract.Identity:
         fields, status, refunded, _ = delivery.parse_once(_parse_notification)
         amount = canonical(fields.amount)
-        digest = fingerprint(
+        digest = contract.fingerprint(
             fields.payment_id, fields.order, status, amount, fields.currency, refunded
         )
         assert fields.event_id is not None
-        return build_identity(fields, fields.event_id, digest)
+        return fields.identity(fields.event_id, digest)
 
-    def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
-        notification = delivery.parse_once(_parse_notification)
-        if notification.status is None:
-            return _NO_TRADE
-        event_type = _event_type(notification)
-        return _OTHER_STATUS if event_type is None else _event(notification, event_type)
+    def translate(self, delivery: contract.Delivery) -> PaymentEvent | Ignored:
+        fields, status, refunded, paid_at = delivery.parse_once(_parse_notification)
+        if status is None:
+            return Ignored(Code.NON_SUCCESS_STATUS, "the notification is not about a payment")
+        event_type = EVENT_TYPES.get(status)
+        if event_type is None:
+            return Ignored(Code.NON_SUCCESS_STATUS, "the trade status has no effect")
+        if refunded is not None and event_type is not EventType.PENDING:
+            # A refund keeps the status of its trade or closes it.
+            return fields.payment_event(EventType.REFUNDED, fields.money(), refunded, paid_at)
+        if event_type is EventType.PAID:
+            return fields.payment_event(EventType.PAID, fields.money(), paid_at=paid_at)
+        return fields.payment_event(event_type)
 
-    def signature_method(self, delivery: Delivery) -> str:
+    def signature_method(self, delivery: contract.Delivery) -> str:
         return "rsa2"
 
-    def success_response(self, status: str, event_id: UUID, delivery: Delivery) -> ResponseBody:
+    def success_response(
+        self, status: str, event_id: UUID, delivery: contract.Delivery
+    ) -> contract.ResponseBody:
         return "text/plain", b"success"
 
-    def error_response(self, code: str, detail: str) -> ResponseBody:
+    def error_response(self, code: str, detail: str) -> contract.ResponseBody:
         return "text/plain", b"fail"
 
     def default_currency(self) -> str:
         return "CNY"
 
-    def build_sample(self, sample: SampleEvent) -> Webhook:
+    def build_sample(self, sample: contract.SampleEvent) -> contract.Webhook:
         if self.sample_key is None:
             raise ConfigurationError("a public key cannot sign: there are no test webhooks here")
         recipients = {name.decode(): value.decode() for name, value in self.recipients.items()}
         body = build_notification(sample, recipients, self.sample_key)
-        return {"content-type": FORM_TYPE}, body
+        return {"content-type": contract.FORM_TYPE}, body
 
     def _check_signature(self, parameters: Parameters) -> None:
         signature = decode_base64(parameters.get(b"sign", b"").decode("ascii", "replace"))
@@ -142,7 +145,7 @@ class Alipay(Provider):
         keys = self.public_keys + (self.sample_key.public_keys if self.sample_key else ())
         for pairs in _signed_pairs(parameters):
             content = b"&".join(b"%b=%b" % pair for pair in pairs)
-            if any(is_valid_signature(key, signature, content) for key in keys):
+            if is_signed_by_any(keys, [signature], content):
                 if _is_ambiguous(content, pairs):
                     raise InvalidSignatureError("the signed content can be read in two ways")
                 return
@@ -164,27 +167,24 @@ class Alipay(Provider):
             check_timestamp(sent_at.timestamp(), received_at, self.tolerance_s)
 
 
-def configure(config: ProviderConfig) -> Alipay:
+def configure(config: contract.ProviderConfig) -> Alipay:
     """Build the provider of a source. Raises ConfigurationError."""
     config.reject_unknown_options({"public_keys", "app_id", "seller_id"})
     if config.secrets:
         raise ConfigurationError(f"{config.key}.secrets: Alipay has none; give public_keys")
     keys = config.require_secret_list("public_keys", '["file:alipay.pem"]')
+    public_keys = tuple(load_public_key(text, key, "rsa-sha256") for key, text in keys)
     recipients = {
         b"app_id": config.require_text("app_id", "2021000000000000").encode(),
         b"seller_id": config.require_text("seller_id", "2088000000000000").encode(),
     }
-    public_keys = [
-        load_public_key(text, f"{config.key}.public_keys[{index}]", "rsa-sha256")
-        for index, text in enumerate(keys)
-    ]
     sample_key = SampleKey() if config.accepts_test else None
-    return Alipay(tuple(public_keys), recipients, config.tolerance_s, sample_key)
+    return Alipay(public_keys, recipients, config.tolerance_s, sample_key)
 
 
-def _parse_parameters(delivery: Delivery) -> Parameters:
+def _parse_parameters(delivery: contract.Delivery) -> Parameters:
     """Parse the form into bytes, decoded once. Raises MalformedError."""
-    pairs = delivery.body.split(b"&", MAX_PARAMETERS)
+    pairs = delivery.body.replace(b"+", b" ").split(b"&", MAX_PARAMETERS)
     if len(pairs) > MAX_PARAMETERS:
         raise MalformedError(f"the form has over {MAX_PARAMETERS} parameters")
     parameters: dict[bytes, bytes] = {}
@@ -192,14 +192,10 @@ def _parse_parameters(delivery: Delivery) -> Parameters:
         name, equals, value = pair.partition(b"=")
         if not equals or _ESCAPE.search(pair):
             raise MalformedError("the body is not a form")
-        if (decoded := _decode(name)) in parameters:
+        if (decoded := unquote_to_bytes(name)) in parameters:
             raise MalformedError("the form has a parameter twice")
-        parameters[decoded] = _decode(value)
+        parameters[decoded] = unquote_to_bytes(value)
     return parameters
-
-
-def _decode(part: bytes) -> bytes:
-    return unquote_to_bytes(part.replace(b"+", b" "))
 
 
 def _signed_pairs(parameters: Parameters) -> Iterator[list[tuple[bytes, bytes]]]:
@@ -220,13 +216,13 @@ def _is_ambiguous(signed: bytes, pairs: list[tuple[bytes, bytes]]) -> bool:
     return any(apparent.count(name) != actual.count(name) for name in COUNTS)
 
 
-def _parse_notification(delivery: Delivery) -> AlipayNotification:
+def _parse_notification(delivery: contract.Delivery) -> AlipayNotification:
     """Raises MalformedError."""
     parameters = delivery.parse_once(_parse_parameters)
-    charset = _word(parameters, b"charset") or "utf-8"
+    charset = _text(parameters, b"charset") or "utf-8"
     if charset.lower() not in CHARSETS:
         raise MalformedError("charset is not one of Alipay's")
-    kind, notify_id = _kind(parameters), _require_word(parameters, b"notify_id")
+    kind, notify_id = _kind(parameters), _require_text(parameters, b"notify_id")
     if not _WORD.fullmatch(kind):
         raise MalformedError("notify_type is missing or not in Alipay's format")
     if kind == TRADE:
@@ -244,7 +240,7 @@ def _kind(parameters: Parameters) -> bytes:
 
 
 def _parse_trade(parameters: Parameters, notify_id: str) -> AlipayNotification:
-    status = _require_word(parameters, b"trade_status")
+    status = _require_text(parameters, b"trade_status")
     notify_time, refunded_at = _time(parameters, b"notify_time"), _time(parameters, b"gmt_refund")
     refund_fee = _text(parameters, b"refund_fee", _AMOUNT)
     if notify_time is None or (refunded_at and refund_fee is None):
@@ -253,61 +249,27 @@ def _parse_trade(parameters: Parameters, notify_id: str) -> AlipayNotification:
     paid_at, closed_at = _time(parameters, b"gmt_payment"), _time(parameters, b"gmt_close")
     fields = EventFields(
         type=status,
-        payment_id=_require_word(parameters, b"trade_no"),
+        payment_id=_require_text(parameters, b"trade_no"),
         event_id=notify_id,
-        order=_word(parameters, b"out_trade_no"),
+        order=_text(parameters, b"out_trade_no"),
         amount=_text(parameters, b"total_amount", _AMOUNT),
-        currency=(_word(parameters, b"trans_currency") or "CNY").upper(),
+        currency=(_text(parameters, b"trans_currency") or "CNY").upper(),
         occurred_at=refunded_at or closed_at or paid_at or notify_time,
     )
-    refunded = None if refund_fee is None else require_money(fields._replace(amount=refund_fee))
+    refunded = None if refund_fee is None else fields._replace(amount=refund_fee).money()
     if refunded is None or refunded.amount_minor == 0:
         return AlipayNotification(fields, status, None, paid_at)
     return AlipayNotification(fields._replace(type=f"{status}.refund"), status, refunded, paid_at)
 
 
-def _event_type(notification: AlipayNotification) -> EventType | None:
-    """A refund keeps the status of its trade or closes it; a finished trade was paid."""
-    if notification.refunded is not None and notification.status in MONEY_MOVED:
-        return EventType.REFUNDED
-    match notification.status:
-        case "TRADE_SUCCESS" | "TRADE_FINISHED":
-            return EventType.PAID
-        case "TRADE_CLOSED":
-            return EventType.VOIDED
-        case "WAIT_BUYER_PAY":
-            return EventType.PENDING
-        case _:
-            return None
-
-
-def _event(notification: AlipayNotification, event_type: EventType) -> PaymentEvent:
-    fields, _, refunded, paid_at = notification
-    assert fields.payment_id is not None
-    is_captured = event_type in (EventType.PAID, EventType.REFUNDED)
-    return PaymentEvent(
-        event_type,
-        (ExternalId("payment", fields.payment_id),),
-        amount=require_money(fields) if is_captured else None,
-        refunded=refunded if event_type is EventType.REFUNDED else None,
-        order=fields.order,
-        occurred_at=fields.occurred_at,
-        paid_at=paid_at if is_captured else None,
-    )
-
-
-def _require_word(parameters: Parameters, name: bytes) -> str:
-    word = _word(parameters, name)
-    if word is None:
+def _require_text(parameters: Parameters, name: bytes) -> str:
+    text = _text(parameters, name)
+    if text is None:
         raise MalformedError(f"{name.decode()} is missing")
-    return word
+    return text
 
 
-def _word(parameters: Parameters, name: bytes) -> str | None:
-    return _text(parameters, name, _WORD)
-
-
-def _text(parameters: Parameters, name: bytes, form: re.Pattern[bytes]) -> str | None:
+def _text(parameters: Parameters, name: bytes, form: re.Pattern[bytes] = _WORD) -> str | None:
     """Return an ASCII field of this form, None if it is empty."""
     value = parameters.get(name)
     if not value:

@@ -1,3 +1,1 @@
-"""Provider `creem`."""
-
 from paidonce.providers.creem.provider import configure as configure

@@ -18,21 +18,15 @@ The reference is the checkout's `request_id`, else `metadata.order`; the plan is
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from paidonce.core.events import Code, EventType, ExternalId, Ignored, PaymentEvent, Refund
 from paidonce.core.money import Money
 from paidonce.errors import GatewayMismatchError, GatewayUnreachableError, MalformedError
+from paidonce.providers import read
 from paidonce.providers.contract import Delivery
-from paidonce.providers.fields import (
-    Object,
-    read_currency,
-    read_email,
-    read_minor_money,
-    read_text,
-    read_time,
-    require_text,
-)
+from paidonce.providers.fields import external_ids
 
 CHECKOUT_COMPLETED: Final = "checkout.completed"
 SUBSCRIPTION_PAID: Final = "subscription.paid"
@@ -46,11 +40,6 @@ SAME_PURCHASE: Final = timedelta(minutes=10)
 """The longest time between the start of a subscription and its first payment; a renewal comes at
 least a day later."""
 UNKNOWN: Final = timedelta.max
-
-_OTHER_TYPE: Final = Ignored(Code.NON_SUCCESS_STATUS, "events of this type move no money")
-_UNPAID: Final = Ignored(Code.NON_SUCCESS_STATUS, "the order is not paid")
-_FREE: Final = Ignored(Code.NON_SUCCESS_STATUS, "nothing was charged")
-_NO_REFUND: Final = Ignored(Code.NON_SUCCESS_STATUS, "the refund has not succeeded")
 
 
 class CreemEvent(NamedTuple):
@@ -79,57 +68,56 @@ class Charge(NamedTuple):
 def read_event(delivery: Delivery) -> CreemEvent:
     """Parse the delivery. Raises MalformedError."""
     body = delivery.json
-    event_id, kind = require_text(body, "id"), require_text(body, "eventType")
+    event_id, kind = read.required_text(body, "id"), read.required_text(body, "eventType")
     at, reader = created_at(body), _READERS.get(kind)
     if reader is None:
-        return CreemEvent(event_id, kind, at, _OTHER_TYPE, None, is_test=False)
+        ignored = Ignored(Code.NON_SUCCESS_STATUS, "events of this type move no money")
+        return CreemEvent(event_id, kind, at, ignored, None, is_test=False)
     obj = _part(body, "object")
     order_id = _id(_part(obj, "order"))
     return CreemEvent(event_id, kind, at, reader(obj, at), order_id, is_test(obj))
 
 
-def _checkout(checkout: Object, at: datetime) -> PaymentEvent | Ignored:
+def _checkout(checkout: read.Object, at: datetime) -> PaymentEvent | Ignored:
     order, subscription = _part(checkout, "order"), _part(checkout, "subscription")
     is_trial = checkout.get("order") is None and bool(subscription)
-    status = read_text(order, "status")
+    status = read.text(order, "status")
     if status is None and not is_trial:
         raise MalformedError("order.status is missing")
     if status != "paid":
-        return _UNPAID
+        return Ignored(Code.NON_SUCCESS_STATUS, "the order is not paid")
     charge = _charge(order)
     if charge is None:
         raise MalformedError("the order's amount is missing")
     if charge.price.amount_minor == 0:
-        return _FREE
-    transaction_id = _id(_part(order, "transaction")) or _last_transaction(subscription)
-    ids = _ids(payment=transaction_id, order=_id(order), checkout=_id(checkout))
+        return Ignored(Code.NON_SUCCESS_STATUS, "nothing was charged")
+    transaction_id = _id(_part(order, "transaction"))
+    transaction_id = transaction_id or read.text(subscription, "last_transaction_id")
+    ids = external_ids(payment=transaction_id, order=_id(order), checkout=_id(checkout))
     if transaction_id is None:
-        ids += _ids(first_of_subscription=_id(subscription))
+        ids += external_ids(first_of_subscription=_id(subscription))
     return _event(EventType.PAID, ids, checkout, checkout, amount=charge.price, occurred_at=at)
 
 
-def _subscription_paid(subscription: Object, at: datetime) -> PaymentEvent | Ignored:
-    paid_at = read_time(subscription, "last_transaction_date")
-    gap = _gap(read_time(subscription, "created_at"), paid_at)
+def _subscription_paid(subscription: read.Object, at: datetime) -> PaymentEvent | Ignored:
+    paid_at = read.time(subscription, "last_transaction_date")
+    gap = _gap(read.time(subscription, "created_at"), paid_at)
     is_first, is_later = gap <= SAME_PURCHASE, SAME_PURCHASE < gap < UNKNOWN
-    product, transaction_id = _part(subscription, "product"), _last_transaction(subscription)
-    if transaction_id is None:
-        raise MalformedError("last_transaction_id is missing")
+    product = _part(subscription, "product")
+    transaction_id = read.required_text(subscription, "last_transaction_id")
     first_of = _id(subscription) if is_first else None
-    ids = _ids(payment=transaction_id, first_of_subscription=first_of)
-    price = read_minor_money(product, "price", read_currency(product))
+    ids = external_ids(payment=transaction_id, first_of_subscription=first_of)
+    price = read.minor_money(product, "price", read.currency(product))
     event = _event(EventType.PAID, ids, subscription, subscription, amount=price, occurred_at=at)
     return replace(event, order=None if is_later else event.order, paid_at=paid_at)
 
 
-def _refund(refund: Object, at: datetime) -> PaymentEvent | Ignored:
+def _refund(refund: read.Object, at: datetime) -> PaymentEvent | Ignored:
     if refund.get("status") != "succeeded":
-        return _NO_REFUND
-    transaction, refund_id = _part(refund, "transaction"), require_text(refund, "id")
-    code = read_currency(refund, "refund_currency")
-    returned = read_minor_money(refund, "refund_amount", code)
-    if returned is None:
-        raise MalformedError("refund_amount is missing")
+        return Ignored(Code.NON_SUCCESS_STATUS, "the refund has not succeeded")
+    transaction, refund_id = _part(refund, "transaction"), read.required_text(refund, "id")
+    code = read.currency(refund, "refund_currency")
+    returned = read.required_minor_money(refund, "refund_amount", code)
     event = _of_transaction(EventType.REFUNDED, refund, at)
     charge = _charge(transaction)
     if charge is None:
@@ -143,34 +131,30 @@ def _refund(refund: Object, at: datetime) -> PaymentEvent | Ignored:
     )
 
 
-def _dispute(dispute: Object, at: datetime) -> PaymentEvent | Ignored:
-    return _of_transaction(EventType.DISPUTED, dispute, at)
-
-
-_READERS: Final[Mapping[str, Callable[[Object, datetime], PaymentEvent | Ignored]]] = {
-    CHECKOUT_COMPLETED: _checkout,
-    SUBSCRIPTION_PAID: _subscription_paid,
-    REFUND_CREATED: _refund,
-    "dispute.created": _dispute,
-}
-
-
-def _of_transaction(event_type: EventType, obj: Object, at: datetime) -> PaymentEvent:
+def _of_transaction(event_type: EventType, obj: read.Object, at: datetime) -> PaymentEvent:
     """Translate a refund or a dispute into an event of its payment."""
     transaction, order = _part(obj, "transaction"), _part(obj, "order")
     checkout = _part(obj, "checkout")
     is_first = _is_first_transaction(obj, order, transaction)
-    ids = _ids(payment=_id(transaction))
+    ids = external_ids(payment=_id(transaction))
     if is_first:
-        ids += _ids(order=_id(order), checkout=_id(checkout))
+        ids += external_ids(order=_id(order), checkout=_id(checkout))
     charge = _charge(transaction)
     price = None if charge is None else charge.price
     event = _event(event_type, ids, obj, checkout, amount=price, occurred_at=at)
     reference = event.order if is_first else None
-    return replace(event, order=reference, paid_at=read_time(transaction, "created_at"))
+    return replace(event, order=reference, paid_at=read.time(transaction, "created_at"))
 
 
-def _is_first_transaction(obj: Object, order: Object, transaction: Object) -> bool:
+_READERS: Final[Mapping[str, Callable[[read.Object, datetime], PaymentEvent | Ignored]]] = {
+    CHECKOUT_COMPLETED: _checkout,
+    SUBSCRIPTION_PAID: _subscription_paid,
+    REFUND_CREATED: _refund,
+    "dispute.created": partial(_of_transaction, EventType.DISPUTED),
+}
+
+
+def _is_first_transaction(obj: read.Object, order: read.Object, transaction: read.Object) -> bool:
     """Whether it is the order's first transaction, not a renewal."""
     first_id = _id(_part(order, "transaction"))
     if first_id is not None:
@@ -178,12 +162,16 @@ def _is_first_transaction(obj: Object, order: Object, transaction: Object) -> bo
     subscriptions = (_id(_part(one, "subscription")) for one in (obj, transaction))
     if not any(subscriptions):
         return True
-    gap = _gap(read_time(order, "created_at"), read_time(transaction, "created_at"))
+    gap = _gap(read.time(order, "created_at"), read.time(transaction, "created_at"))
     return gap <= SAME_PURCHASE
 
 
 def _event(
-    event_type: EventType, ids: tuple[ExternalId, ...], obj: Object, checkout: Object, **more: Any
+    event_type: EventType,
+    ids: tuple[ExternalId, ...],
+    obj: read.Object,
+    checkout: read.Object,
+    **more: Any,
 ) -> PaymentEvent:
     """Build an event with the customer of the object, and reference and plan of the checkout."""
     if not ids:
@@ -192,19 +180,19 @@ def _event(
     return PaymentEvent(
         event_type,
         ids,
-        order=read_text(checkout, "request_id") or read_text(metadata, "order"),
-        email=read_email(_part(obj, "customer")),
-        plan_id=read_text(metadata, "plan_id"),
+        order=read.text(checkout, "request_id") or read.text(metadata, "order"),
+        email=read.email(_part(obj, "customer")),
+        plan_id=read.text(metadata, "plan_id"),
         **more,
     )
 
 
-def confirm_payment(event: PaymentEvent, transaction: Object) -> PaymentEvent:
+def confirm_payment(event: PaymentEvent, transaction: read.Object) -> PaymentEvent:
     """Return the event with the charged amount of its transaction.
 
     Raises GatewayMismatchError, GatewayUnreachableError, MalformedError.
     """
-    status = read_text(transaction, "status")
+    status = read.text(transaction, "status")
     charge = _charge(transaction)
     if _id(transaction) != event.ids[0].value:
         raise GatewayMismatchError("Creem returned another transaction")
@@ -219,11 +207,11 @@ def confirm_payment(event: PaymentEvent, transaction: Object) -> PaymentEvent:
     return replace(event, event_type=event_type, amount=charge.price, refunded=refunded)
 
 
-def _charge(part: Object) -> Charge | None:
+def _charge(part: read.Object) -> Charge | None:
     """Return the charge of an order or a transaction, None if it has no amount."""
-    code = read_currency(part)
-    amount = read_minor_money(part, "amount", code)
-    total = read_minor_money(part, "amount_paid", code) or amount
+    code = read.currency(part)
+    amount = read.minor_money(part, "amount", code)
+    total = read.minor_money(part, "amount_paid", code) or amount
     if amount is None or total is None:
         return None if total is None else Charge(total, total.amount_minor)
     before_tax_minor = total.amount_minor - _minor(part, "tax_amount", code)
@@ -233,27 +221,23 @@ def _charge(part: Object) -> Charge | None:
     return Charge(price, total.amount_minor)
 
 
-def _refunded(transaction: Object, charge: Charge) -> Money | None:
+def _refunded(transaction: read.Object, charge: Charge) -> Money | None:
     """Return the share of the price that was refunded so far, None if nothing was."""
-    returned = read_minor_money(transaction, "refunded_amount", charge.price.currency)
+    returned = read.minor_money(transaction, "refunded_amount", charge.price.currency)
     if returned is not None and returned.amount_minor > 0:
         return charge.share(returned.amount_minor)
-    status = read_text(transaction, "status")
+    status = read.text(transaction, "status")
     if status == PARTLY_RETURNED:
         raise GatewayUnreachableError("Creem does not say yet how much was refunded")
     return charge.price if status in RETURNED else None
 
 
-def _minor(part: Object, name: str, code: str | None) -> int:
-    amount = read_minor_money(part, name, code)
+def _minor(part: read.Object, name: str, code: str | None) -> int:
+    amount = read.minor_money(part, name, code)
     return 0 if amount is None else amount.amount_minor
 
 
-def _ids(**values: str | None) -> tuple[ExternalId, ...]:
-    return tuple(ExternalId(kind, value) for kind, value in values.items() if value is not None)
-
-
-def _part(whole: Object, name: str) -> Object:
+def _part(whole: read.Object, name: str) -> read.Object:
     """Return an inner object, which Creem may reduce to its id; empty if there is none."""
     part = whole.get(name)
     if isinstance(part, str):
@@ -263,17 +247,13 @@ def _part(whole: Object, name: str) -> Object:
     return part or {}
 
 
-def _id(part: Object) -> str | None:
-    return read_text(part, "id")
+def _id(part: read.Object) -> str | None:
+    return read.text(part, "id")
 
 
-def _last_transaction(subscription: Object) -> str | None:
-    return read_text(subscription, "last_transaction_id")
-
-
-def created_at(body: Object) -> datetime:
+def created_at(body: read.Object) -> datetime:
     """Return when the event happened; Creem sends ISO 8601 or milliseconds."""
-    at = read_time(body, "created_at")
+    at = read.time(body, "created_at")
     if at is None:
         raise MalformedError("created_at is missing")
     return at
@@ -283,7 +263,7 @@ def _gap(one: datetime | None, other: datetime | None) -> timedelta:
     return UNKNOWN if one is None or other is None else abs(one - other)
 
 
-def is_test(obj: Object) -> bool:
+def is_test(obj: read.Object) -> bool:
     """Whether the object, its order or its transaction is from Creem's test mode."""
     inner = (_part(obj, "order"), _part(obj, "transaction"))
     return any(part.get("mode") in TEST_MODES for part in (obj, *inner))

@@ -23,32 +23,9 @@ import orjson
 from paidonce.core.events import Code, Ignored, PaymentEvent
 from paidonce.core.money import money
 from paidonce.errors import GatewayUnreachableError, InvalidSignatureError, MalformedError
-from paidonce.providers.contract import (
-    COMMON_HEADERS,
-    JSON_TYPE,
-    Delivery,
-    GatewayQuery,
-    GatewayRequest,
-    GatewayResponse,
-    Identity,
-    LookupRequired,
-    Provider,
-    ProviderConfig,
-    ResponseBody,
-    SampleEvent,
-    Webhook,
-    fingerprint,
-)
-from paidonce.providers.creem.events import (
-    CHECKOUT_COMPLETED,
-    REFUND_CREATED,
-    SUBSCRIPTION_PAID,
-    confirm_payment,
-    created_at,
-    is_test,
-    read_event,
-)
-from paidonce.providers.fields import Object, build_event_identity
+from paidonce.providers import contract, read
+from paidonce.providers.creem import events
+from paidonce.providers.fields import build_event_identity
 from paidonce.providers.samples import reject_statuses
 from paidonce.providers.signing import any_matches, check_timestamp, hmac_sha256_hex
 
@@ -59,12 +36,11 @@ _TEST: Final = Ignored(Code.TEST_PAYMENT, "the event is from Creem's test mode")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Creem(Provider):
+class Creem(contract.Provider):
     """A source that receives the events of one Creem account."""
 
     name: ClassVar = "creem"
-    content_types: ClassVar = frozenset({JSON_TYPE})
-    evidence_header_names: ClassVar = (*COMMON_HEADERS, SIGNATURE_HEADER)
+    evidence_header_names: ClassVar = (*contract.COMMON_HEADERS, SIGNATURE_HEADER)
 
     secrets: tuple[bytes, ...] = field(repr=False)
     api_key: str | None
@@ -72,69 +48,72 @@ class Creem(Provider):
     tolerance_s: int | None
     accepts_test: bool
 
-    def verify(self, delivery: Delivery) -> None:
+    def verify(self, delivery: contract.Delivery) -> None:
         signature = delivery.headers.get(SIGNATURE_HEADER, "")
         expected = [hmac_sha256_hex(one, delivery.body) for one in self.secrets]
         if not any_matches(signature, expected):
             raise InvalidSignatureError("creem-signature does not match the body")
         try:
-            at = created_at(delivery.json)
+            at = events.created_at(delivery.json)
         except MalformedError:
             return  # authentic; it is rejected when it is read
         check_timestamp(at.timestamp(), delivery.received_at, self.tolerance_s)
 
-    def identify(self, delivery: Delivery) -> Identity:
-        event_id, kind, at, event, _, _ = delivery.parse_once(read_event)
+    def identify(self, delivery: contract.Delivery) -> contract.Identity:
+        event_id, kind, at, event, _, _ = delivery.parse_once(events.read_event)
         if isinstance(event, Ignored):
-            digest = fingerprint(kind, event.reason)
+            digest = contract.fingerprint(kind, event.reason)
         else:
             moved = event.refund.amount if event.refund else event.amount
-            digest = fingerprint(kind, event.ids[0].value, event.event_type, moved)
+            digest = contract.fingerprint(kind, event.ids[0].value, event.event_type, moved)
         return build_event_identity(event_id, kind, event, digest, at, event_id)
 
-    def translate(self, delivery: Delivery) -> PaymentEvent | Ignored | LookupRequired:
-        parsed = delivery.parse_once(read_event)
+    def translate(self, delivery: contract.Delivery) -> contract.Translation:
+        parsed = delivery.parse_once(events.read_event)
         event = parsed.event
         if isinstance(event, Ignored):
             return event
         if parsed.is_test and not self.accepts_test:
             return _TEST
-        if parsed.type != SUBSCRIPTION_PAID:
+        if parsed.type != events.SUBSCRIPTION_PAID:
             return event
         if self.api_key is not None:
-            return LookupRequired(partial(self._look_up, event, self.api_key))
+            return contract.LookupRequired(partial(self._look_up, event, self.api_key))
         if event.amount is None:
             raise MalformedError("the price of the product is missing")
         return event
 
-    def success_response(self, status: str, event_id: UUID, delivery: Delivery) -> ResponseBody:
-        parsed = delivery.parse_once(read_event)
+    def success_response(
+        self, status: str, event_id: UUID, delivery: contract.Delivery
+    ) -> contract.ResponseBody:
+        parsed = delivery.parse_once(events.read_event)
         order = parsed.event.order if isinstance(parsed.event, PaymentEvent) else None
-        return JSON_TYPE, orjson.dumps({"status": "success", "orderId": order or parsed.order_id})
+        answer = {"status": "success", "orderId": order or parsed.order_id}
+        return contract.JSON_TYPE, orjson.dumps(answer)
 
-    def build_sample(self, sample: SampleEvent) -> Webhook:
+    def build_sample(self, sample: contract.SampleEvent) -> contract.Webhook:
         body = orjson.dumps(_sample_event(sample))
         signature = hmac_sha256_hex(self.secrets[0], body).decode()
-        return {"content-type": JSON_TYPE, SIGNATURE_HEADER: signature}, body
+        return {"content-type": contract.JSON_TYPE, SIGNATURE_HEADER: signature}, body
 
-    def _look_up(self, event: PaymentEvent, api_key: str) -> GatewayQuery[PaymentEvent | Ignored]:
+    def _look_up(self, event: PaymentEvent, api_key: str) -> contract.Lookup:
         """Look up the transaction that the event names."""
         transaction_id = event.ids[0].value
-        response = yield GatewayRequest(
+        response = yield contract.GatewayRequest(
             "GET",
             f"{self.api_url}/v1/transactions?transaction_id={quote(transaction_id, safe='')}",
-            {"x-api-key": api_key, "accept": JSON_TYPE},
+            {"x-api-key": api_key, "accept": contract.JSON_TYPE},
         )
         transaction = _read_response(response)
         try:
-            if not self.accepts_test and is_test(transaction):
+            if not self.accepts_test and events.is_test(transaction):
                 return _TEST
-            return confirm_payment(event, transaction)
+            return events.confirm_payment(event, transaction)
         except MalformedError as error:
             raise GatewayUnreachableError(f"the response cannot be read: {error}") from None
 
 
-def configure(config: ProviderConfig) -> Creem:
+def configure(config: contract.ProviderConfig) -> Creem:
     """Build the provider of a source. Raises ConfigurationError."""
     config.reject_unknown_options({"api_key", "api_url"})
     secrets = tuple(secret.strip().encode() for secret in config.require_secrets())
@@ -142,7 +121,7 @@ def configure(config: ProviderConfig) -> Creem:
     return Creem(secrets, api_key, api_url, config.tolerance_s, config.accepts_test)
 
 
-def _read_response(response: GatewayResponse) -> Object:
+def _read_response(response: contract.GatewayResponse) -> read.Object:
     """Return the transaction. Raises GatewayUnreachableError."""
     if response.status in (401, 403):
         raise GatewayUnreachableError("Creem rejects the api_key: give one that may read")
@@ -153,18 +132,18 @@ def _read_response(response: GatewayResponse) -> Object:
     return response.json
 
 
-def _sample_event(sample: SampleEvent) -> dict[str, Any]:
+def _sample_event(sample: contract.SampleEvent) -> dict[str, Any]:
     reject_statuses(sample.status, "failed", "canceled")
     is_refund = sample.status == "refunded"
     return {
         "id": sample.event_id or f"evt_{uuid4().hex}",
-        "eventType": REFUND_CREATED if is_refund else CHECKOUT_COMPLETED,
+        "eventType": events.REFUND_CREATED if is_refund else events.CHECKOUT_COMPLETED,
         "created_at": int(sample.sent_at.timestamp() * 1000),
         "object": _sample_refund(sample) if is_refund else _sample_checkout(sample, sample.status),
     }
 
 
-def _sample_checkout(sample: SampleEvent, status: str) -> dict[str, Any]:
+def _sample_checkout(sample: contract.SampleEvent, status: str) -> dict[str, Any]:
     return {
         "object": "checkout",
         "request_id": sample.order,
@@ -175,7 +154,7 @@ def _sample_checkout(sample: SampleEvent, status: str) -> dict[str, Any]:
     }
 
 
-def _sample_refund(sample: SampleEvent) -> dict[str, Any]:
+def _sample_refund(sample: contract.SampleEvent) -> dict[str, Any]:
     """Build a refund of the whole payment."""
     checkout, charge = _sample_checkout(sample, "paid"), _sample_charge(sample)
     return {
@@ -192,6 +171,6 @@ def _sample_refund(sample: SampleEvent) -> dict[str, Any]:
     }
 
 
-def _sample_charge(sample: SampleEvent) -> dict[str, Any]:
+def _sample_charge(sample: contract.SampleEvent) -> dict[str, Any]:
     paid = money(sample.amount, sample.currency)
     return {"amount": paid.amount_minor, "currency": paid.currency}

@@ -1,3 +1,1 @@
-"""Provider `generic`."""
-
 from paidonce.providers.generic.provider import configure as configure

@@ -25,21 +25,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from paidonce.core.events import EventType
-from paidonce.errors import ConfigurationError, InvalidSignatureError
-from paidonce.providers.contract import (
-    COMMON_HEADERS,
-    JSON_TYPE,
-    Delivery,
-    Identity,
-    ProviderConfig,
-    SampleEvent,
-    Webhook,
-    fingerprint,
-)
+from paidonce.errors import ConfigurationError
+from paidonce.providers import contract
 from paidonce.providers.field_mapping import FieldMapping, MappedProvider, load_mapping
-from paidonce.providers.fields import EventFields, build_identity, fields_fingerprint
+from paidonce.providers.fields import EventFields
 from paidonce.providers.generic.scheme import SignatureScheme, load_scheme
-from paidonce.providers.signing import check_timestamp
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,41 +42,37 @@ class Generic(MappedProvider):
     is_all_signed: bool
     """Whether no field is in an unsigned header."""
 
-    def verify(self, delivery: Delivery) -> None:
-        headers = self.scheme.read_headers(delivery.headers)
-        if not self.scheme.is_signed(headers, delivery.body):
-            raise InvalidSignatureError("no signature matches the delivery")
-        if headers.signed_at_s is not None:
-            check_timestamp(headers.signed_at_s, delivery.received_at, self.tolerance_s)
+    def verify(self, delivery: contract.Delivery) -> None:
+        self.scheme.verify(delivery, self.tolerance_s)
 
-    def identify(self, delivery: Delivery) -> Identity:
-        fields = delivery.parse_once(self.mapping.read)
+    def identify(self, delivery: contract.Delivery) -> contract.Identity:
+        fields = delivery.parse_once(self.mapping.read_fields)
         if fields.event_id is None:
             fields = fields._replace(event_id=self.scheme.signed_id(delivery.headers))
-        digest = fields_fingerprint(fields)
+        digest = fields.fingerprint()
         key = fields.event_id or _build_key(fields) or hashlib.sha256(delivery.body).hexdigest()
         if not self.is_all_signed:
             key = f"{key}:{digest.hex()}"
-        identity = build_identity(fields, key, digest)
+        identity = fields.identity(key, digest)
         return self.mapping.with_nonce(identity, delivery, self.scheme.signed_headers)
 
-    def signature_method(self, delivery: Delivery) -> str:
+    def signature_method(self, delivery: contract.Delivery) -> str:
         return self.scheme.keys.algorithm
 
-    def build_sample(self, sample: SampleEvent) -> Webhook:
+    def build_sample(self, sample: contract.SampleEvent) -> contract.Webhook:
         body, headers = self.mapping.build_sample(sample)
         signed = self.scheme.sign(body, sample.event_id, sample.sent_at)
-        return {**headers, "content-type": JSON_TYPE, **signed}, body
+        return {**headers, "content-type": contract.JSON_TYPE, **signed}, body
 
 
-def configure(config: ProviderConfig) -> Generic:
+def configure(config: contract.ProviderConfig) -> Generic:
     """Build the provider of a source. Raises ConfigurationError."""
     config.reject_unknown_options({"signature", "fields", "types"})
     scheme = load_scheme(config)
-    mapping = load_mapping(config.key, config.options, {}, {})
+    mapping = load_mapping(config, {}, {})
     _check_mapping(config.key, mapping)
     signed, read = scheme.signed_headers, mapping.headers
-    kept = frozenset({*COMMON_HEADERS, *signed, *read, scheme.header})
+    kept = frozenset({*contract.COMMON_HEADERS, *signed, *read, scheme.header})
     return Generic(mapping, config.tolerance_s, kept, scheme, read <= signed)
 
 
@@ -94,7 +80,8 @@ def _build_key(fields: EventFields) -> str | None:
     """Build a key for an event without an id; None if it lacks its payment or time."""
     if fields.payment_id is None or fields.occurred_at is None:
         return None
-    return fingerprint(fields.type, fields.order, fields.payment_id, fields.occurred_at).hex()
+    parts = (fields.type, fields.order, fields.payment_id, fields.occurred_at)
+    return contract.fingerprint(*parts).hex()
 
 
 def _check_mapping(key: str, mapping: FieldMapping) -> None:

@@ -3,21 +3,27 @@
 The signed content can be split in only one way; otherwise a captured signature would fit other
 parts. A body is a JSON object, so the first brace belongs to it; a time is digits; an id contains
 neither braces nor blanks; and between a time and an id there is something that is not a digit.
+The keys are the source's `secrets`: HMAC keys as text, or public keys for ed25519 and rsa-sha256.
 """
 
+import base64
+import hmac
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import uuid4
 
 from paidonce.errors import ConfigurationError, InvalidSignatureError
-from paidonce.providers.contract import ProviderConfig
+from paidonce.providers import read
+from paidonce.providers.contract import Delivery, ProviderConfig
 from paidonce.providers.field_mapping import HEADER_PREFIX, header_name
-from paidonce.providers.fields import MAX_SECONDS
-from paidonce.providers.generic.keys import HmacKeys, PublicKeys, load_keys
+from paidonce.providers.public_keys import KEY_TYPES, PublicKey, is_signed_by_any, load_public_key
+from paidonce.providers.signing import any_matches, check_timestamp
 
+HMACS: Final = {"hmac-sha256": "sha256", "hmac-sha1": "sha1", "hmac-sha512": "sha512"}
+ENCODINGS: Final = ("hex", "base64")
 MAX_PAIRS: Final = 32
 """How many pairs of a header are read; a sender that rotates its keys sends three."""
 
@@ -35,27 +41,56 @@ _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 _ONLY_DIGITS: Final = re.compile(r"[0-9]*")
 
 
-class SignatureHeaders(NamedTuple):
-    """What the headers say of a delivery. Trust it only after the signature is checked."""
+@dataclass(frozen=True, slots=True, eq=False)
+class SigningKeys:
+    """The keys of a sender, and how it writes a signature: as hex or base64, after a prefix."""
 
-    signatures: tuple[str, ...]
-    timestamp: str | None
-    id: str | None
+    algorithm: str
+    encoding: str
+    prefix: str
+    secrets: tuple[bytes, ...] = field(default=(), repr=False)
+    """Of a sender that signs with HMAC; others have public keys."""
+    public_keys: tuple[PublicKey, ...] = ()
 
-    @property
-    def signed_at_s(self) -> float | None:
-        """The signed time in seconds; it may be sent in milliseconds."""
-        if self.timestamp is None:
+    def verify(self, signatures: Iterable[str], content: bytes) -> bool:
+        """Whether one of the keys made one of the signatures."""
+        if self.secrets:
+            expected = [self._sign(secret, content).encode() for secret in self.secrets]
+            return bool([one for one in signatures if any_matches(one, expected)])
+        decoded = [one for one in map(self._decode, signatures) if one is not None]
+        return is_signed_by_any(self.public_keys, decoded, content)
+
+    def sign(self, content: bytes) -> str:
+        """Sign with the first secret. Raises ConfigurationError if there are public keys only."""
+        if not self.secrets:
+            raise ConfigurationError(
+                "a public key cannot sign: a test webhook needs an HMAC secret"
+            )
+        return self._sign(self.secrets[0], content)
+
+    def _sign(self, secret: bytes, content: bytes) -> str:
+        return self._encode(hmac.digest(secret, content, HMACS[self.algorithm]))
+
+    def _encode(self, signature: bytes) -> str:
+        is_hex = self.encoding == "hex"
+        return self.prefix + (signature.hex() if is_hex else base64.b64encode(signature).decode())
+
+    def _decode(self, text: str) -> bytes | None:
+        """Decode a signature; None unless it is written exactly as `_encode` writes it."""
+        encoded = text.removeprefix(self.prefix)
+        try:
+            is_hex = self.encoding == "hex"
+            value = bytes.fromhex(encoded) if is_hex else base64.b64decode(encoded, validate=True)
+        except ValueError:
             return None
-        count = int(self.timestamp)
-        return count / 1000 if count > MAX_SECONDS else count
+        return value if self._encode(value) == text else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SignatureScheme:
     """What one sender signs, with which keys, and where it puts the signature."""
 
-    keys: HmacKeys | PublicKeys
+    keys: SigningKeys
     template: tuple[bytes | str, ...]
     """The signed content: literal bytes, and placeholders as text."""
     header: str
@@ -70,18 +105,22 @@ class SignatureScheme:
     def signed_headers(self) -> frozenset[str]:
         return frozenset(one for one in (self.timestamp_header, self.id_header) if one)
 
-    def read_headers(self, headers: Mapping[str, str]) -> SignatureHeaders:
-        """Read signatures, time and id. Raises InvalidSignatureError."""
-        given = headers.get(self.header)
-        if given is None:
+    def verify(self, delivery: Delivery, tolerance_s: int | None) -> None:
+        """Raise InvalidSignatureError or TimestampExpiredError unless the sender signed it."""
+        header = delivery.headers.get(self.header)
+        if header is None:
             raise InvalidSignatureError(f"there is no {self.header} header")
-        pairs = [] if self.value is None else _split_pairs(given)
-        signatures = tuple(value for name, value in pairs if name == self.value)
-        return SignatureHeaders(
-            (given,) if self.value is None else signatures,
-            self._timestamp(headers, pairs),
-            self.signed_id(headers),
-        )
+        pairs = [] if self.value is None else _split_pairs(header)
+        signatures = [value for name, value in pairs if name == self.value]
+        timestamp = self._timestamp(delivery.headers, pairs)
+        signed_id = self.signed_id(delivery.headers)
+        content = self._signed_content(delivery.body, timestamp, signed_id)
+        if not self.keys.verify([header] if self.value is None else signatures, content):
+            raise InvalidSignatureError("no signature matches the delivery")
+        if timestamp is not None:
+            count = int(timestamp)
+            signed_at_s = count / 1000 if count > read.MAX_SECONDS else count
+            check_timestamp(signed_at_s, delivery.received_at, tolerance_s)
 
     def signed_id(self, headers: Mapping[str, str]) -> str | None:
         """Return the signed id, None if none is signed. Raises InvalidSignatureError."""
@@ -92,15 +131,10 @@ class SignatureScheme:
             raise InvalidSignatureError(f"the header {self.id_header} is missing or not an id")
         return given
 
-    def is_signed(self, headers: SignatureHeaders, body: bytes) -> bool:
-        """Whether one of the signatures is the sender's."""
-        return self.keys.verify(headers.signatures, self._signed_content(headers, body))
-
     def sign(self, body: bytes, event_id: str | None, sent_at: datetime) -> dict[str, str]:
         """Return the headers that sign the body. Raises ConfigurationError with public keys."""
         timestamp, signed_id = str(int(sent_at.timestamp())), event_id or uuid4().hex
-        content = self._signed_content(SignatureHeaders((), timestamp, signed_id), body)
-        signature = self.keys.sign(content)
+        signature = self.keys.sign(self._signed_content(body, timestamp, signed_id))
         if self.value is not None:
             signature = f"{self.value}={signature}"
         if self.timestamp is not None:
@@ -112,12 +146,9 @@ class SignatureScheme:
         }
         return {name: value for name, value in headers.items() if name is not None}
 
-    def _signed_content(self, headers: SignatureHeaders, body: bytes) -> bytes:
-        values = {
-            "body": body,
-            "timestamp": (headers.timestamp or "").encode(),
-            "id": (headers.id or "").encode(),
-        }
+    def _signed_content(self, body: bytes, timestamp: str | None, signed_id: str | None) -> bytes:
+        timestamp_bytes, id_bytes = (timestamp or "").encode(), (signed_id or "").encode()
+        values = {"body": body, "timestamp": timestamp_bytes, "id": id_bytes}
         return b"".join(one if isinstance(one, bytes) else values[one] for one in self.template)
 
     def _timestamp(self, headers: Mapping[str, str], pairs: list[tuple[str, str]]) -> str | None:
@@ -142,20 +173,18 @@ def load_scheme(config: ProviderConfig) -> SignatureScheme:
     options = _with_event_id(table, config.options)
     signature = ProviderConfig(f"{config.key}.signature", options=options)
     signature.reject_unknown_options(OPTIONS)
-    header = _load_header(signature, "header", "X-Signature")
-    if header is None:
-        raise ConfigurationError(f"{signature.key}.header: is required, e.g. 'X-Signature'")
-    value = _load_value(signature)
-    timestamp = signature.options.get("timestamp", HEADER_PREFIX)
-    is_pair = value is not None and not _names_header(timestamp)
+    header, value = _load_header(signature, "header", "X-Signature"), _load_value(signature)
+    has_time, has_id = "timestamp" in options, "id" in options
+    is_pair = has_time and value is not None and not _names_header(options["timestamp"])
+    in_header = has_time and not is_pair
     return SignatureScheme(
-        keys=load_keys(config, signature),
+        keys=_load_keys(config, signature),
         template=_load_template(signature),
         header=header,
         value=value,
         timestamp=signature.require_text("timestamp", "ts") if is_pair else None,
-        timestamp_header=None if is_pair else _load_header(signature, "timestamp", "X-Timestamp"),
-        id_header=_load_header(signature, "id", "X-Event-Id"),
+        timestamp_header=_load_header(signature, "timestamp", "X-Timestamp") if in_header else None,
+        id_header=_load_header(signature, "id", "X-Event-Id") if has_id else None,
     )
 
 
@@ -173,33 +202,45 @@ def _names_header(location: Any) -> bool:
     return isinstance(location, str) and location.startswith(HEADER_PREFIX)
 
 
+def _load_keys(config: ProviderConfig, signature: ProviderConfig) -> SigningKeys:
+    """Load the secrets of a source as its table `signature` says. Raises ConfigurationError."""
+    algorithm = signature.choice("algorithm", (*HMACS, *KEY_TYPES))
+    prefix = signature.options.get("prefix", "")
+    if not isinstance(prefix, str):
+        raise signature.invalid("prefix", 'write it as text, e.g. "sha256="')
+    encoding = signature.choice("encoding", ENCODINGS)
+    if algorithm in HMACS:
+        secrets = tuple(secret.encode() for secret in config.require_secrets())
+        return SigningKeys(algorithm, encoding, prefix, secrets)
+    keys = (load_public_key(secret, key, algorithm) for key, secret in config.named_secrets())
+    return SigningKeys(algorithm, encoding, prefix, public_keys=tuple(keys))
+
+
 def _load_value(signature: ProviderConfig) -> str | None:
     """Return the name of the pairs that are signatures, None if there are no pairs."""
     has_pairs = signature.options.get("pairs", False)
     if not isinstance(has_pairs, bool):
-        raise ConfigurationError(f"{signature.key}.pairs = {has_pairs!r}: write true or false")
+        raise signature.invalid("pairs", "write true or false")
     if has_pairs:
         return signature.require_text("value", "h1")
     if "value" in signature.options:
-        raise ConfigurationError(
-            f"{signature.key}.value = {signature.options['value']!r}: names a pair of the header; "
-            f"write pairs = true, or remove it"
-        )
+        remedy = "names a pair of the header; write pairs = true, or remove it"
+        raise signature.invalid("value", remedy)
     return None
 
 
 def _load_template(signature: ProviderConfig) -> tuple[bytes | str, ...]:
     text = signature.options.get("signed", "{body}")
-    key = f"{signature.key}.signed"
     if not isinstance(text, str):
-        raise ConfigurationError(f'{key} = {text!r}: write it as text, e.g. "{{body}}"')
+        raise signature.invalid("signed", 'write it as text, e.g. "{body}"')
     parts = _PLACEHOLDER.split(text)
     literals, names = parts[::2], parts[1::2]
-    _check_template(f"{key} = {text!r}", literals, names)
+    problem = _template_problem(literals, names)
+    if problem is not None:
+        raise signature.invalid("signed", problem)
     for name in PLACEHOLDERS[1:]:
         _check_location(signature, text, name, name in names)
-    url = _load_url(signature).encode()
-    values = {"url": url}
+    values = {"url": _load_url(signature).encode()}
     return tuple(
         values.get(part, part) if index % 2 else part.encode()
         for index, part in enumerate(parts)
@@ -207,21 +248,23 @@ def _load_template(signature: ProviderConfig) -> tuple[bytes | str, ...]:
     )
 
 
-def _check_template(shown: str, literals: list[str], names: list[str]) -> None:
+def _template_problem(literals: list[str], names: list[str]) -> str | None:
+    """Return what is wrong with a template, None if it can be split in only one way."""
     unknown = next((name for name in names if name not in PLACEHOLDERS), None)
     if unknown is not None:
         known = " ".join(f"{{{name}}}" for name in PLACEHOLDERS)
-        raise ConfigurationError(f"{shown}: there is no {{{unknown}}}; known are {known}")
+        return f"there is no {{{unknown}}}; known are {known}"
     if any(brace in literal for literal in literals for brace in "{}"):
-        raise ConfigurationError(f"{shown}: contains a brace outside of a placeholder")
+        return "contains a brace outside of a placeholder"
     if names.count("body") != 1 or len(set(names)) != len(names):
-        raise ConfigurationError(f"{shown}: write {{body}} once, and nothing twice")
+        return "write {body} once, and nothing twice"
     for between, *pair in zip(literals[1:], names, names[1:], strict=False):
         if {*pair} == {"id", "timestamp"} and _ONLY_DIGITS.fullmatch(between):
-            raise ConfigurationError(
-                f"{shown}: id and time cannot be distinguished; "
-                f'write something between them that is not a digit, e.g. "."'
+            return (
+                "id and time cannot be distinguished; "
+                'write something between them that is not a digit, e.g. "."'
             )
+    return None
 
 
 def _check_location(signature: ProviderConfig, text: str, name: str, is_signed: bool) -> None:
@@ -232,10 +275,8 @@ def _check_location(signature: ProviderConfig, text: str, name: str, is_signed: 
             f"{signature.key}.{name}: is required, because {{{name}}} is signed"
         )
     if given is not None and not is_signed:
-        raise ConfigurationError(
-            f"{signature.key}.{name} = {given!r}: is not signed; add {{{name}}} to "
-            f"signed = {text!r}, or remove it"
-        )
+        remedy = f"is not signed; add {{{name}}} to signed = {text!r}, or remove it"
+        raise signature.invalid(name, remedy)
 
 
 def _load_url(signature: ProviderConfig) -> str:
@@ -243,24 +284,18 @@ def _load_url(signature: ProviderConfig) -> str:
         return ""
     url = signature.require_text("url", "https://example.com/webhooks/shop")
     if not url.startswith(("https://", "http://")):
-        raise ConfigurationError(
-            f"{signature.key}.url = {url!r}: write the whole address exactly as it is set at the "
-            f"sender"
-        )
+        remedy = "write the whole address exactly as it is set at the sender"
+        raise signature.invalid("url", remedy)
     return url
 
 
-def _load_header(signature: ProviderConfig, option: str, example: str) -> str | None:
-    """Return the name of a header in lower case, None if it is not set."""
-    name = signature.optional_text(option, example)
-    if name is None:
-        return None
+def _load_header(signature: ProviderConfig, option: str, example: str) -> str:
+    """Return the name of a header in lower case."""
+    name = signature.require_text(option, example)
     try:
         return header_name(name.removeprefix(HEADER_PREFIX))
     except ValueError as error:
-        raise ConfigurationError(
-            f"{signature.key}.{option} = {name!r}: {error}; write e.g. {example!r}"
-        ) from None
+        raise signature.invalid(option, f"{error}; write e.g. {example!r}") from None
 
 
 def _split_pairs(header: str) -> list[tuple[str, str]]:

@@ -19,82 +19,37 @@ https://developers.portone.io/api/rest-v1/payment, checked on 2026-11-16.
 import re
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import ClassVar, Final
 
 import orjson
 
+from paidonce import errors
 from paidonce.core.events import Code, EventType, ExternalId, Ignored, PaymentEvent
 from paidonce.core.money import Money, money
-from paidonce.errors import (
-    ConfigurationError,
-    GatewayMismatchError,
-    GatewayUnreachableError,
-    MalformedError,
-    NotApprovedError,
-)
-from paidonce.providers.contract import (
-    FORM_TYPE,
-    JSON_TYPE,
-    Delivery,
-    GatewayQuery,
-    GatewayRequest,
-    GatewayResponse,
-    Identity,
-    LookupRequired,
-    Provider,
-    ProviderConfig,
-    ResponseBody,
-    SampleEvent,
-    StatementApi,
-    StatementPage,
-    Webhook,
-    fingerprint,
-)
-from paidonce.providers.fields import Object, read_number, read_text, require_text
-from paidonce.providers.portone.payment import (
-    FAILED,
-    PAGE_SIZE,
-    PAID,
-    PARTIAL_CANCELLED,
-    READY,
-    PaymentList,
-    PortOneNotification,
-    PortOnePayment,
-    PortOneStatus,
-    StatementReader,
-    check_response,
-    check_same,
-    read_list,
-    read_payment,
-    require_api_key,
-    statement_entry,
-    translate_payment,
-    valid_email,
-)
+from paidonce.providers import contract, read
+from paidonce.providers.portone import payments
 
 API_URL: Final = "https://api.iamport.kr"
 TOKEN_MARGIN_S: Final = 60
 """A token is not used in its last minute."""
 REPEAT_S: Final = 60
 """A repeat in the same period is a duplicate; a later one triggers another lookup (INB-2)."""
-TYPES: Final = {"ready": READY, "paid": PAID, "failed": FAILED, "cancelled": PARTIAL_CANCELLED}
+TYPES: Final = {
+    "ready": "Transaction.Ready",
+    "paid": "Transaction.Paid",
+    "failed": "Transaction.Failed",
+    "cancelled": "Transaction.PartialCancelled",
+}
 """The V2 type of each status; `cancelled` may mean in part."""
 SAMPLE_STATUSES: Final = {"pending": "ready", "canceled": "cancelled", "refunded": "cancelled"}
 CONFIRM: Final = "confirm"
 """Our own name for the question of `confirm_url`, which has an amount and no status."""
 
-_OTHER: Final = Ignored(Code.NON_SUCCESS_STATUS, "its status is unknown here")
 _REMEDY: Final = "check api_key and api_secret, which are those of PortOne's V1 API"
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_API_STATUSES: Final = {
-    "ready": PortOneStatus.READY,
-    "paid": PortOneStatus.PAID,
-    "failed": PortOneStatus.FAILED,
-    "cancelled": PortOneStatus.CANCELLED,
-}
 _WEBHOOK_STATUSES: Final = {
     EventType.PAID: "paid",
     EventType.REFUNDED: "cancelled",
@@ -102,12 +57,11 @@ _WEBHOOK_STATUSES: Final = {
     EventType.VOIDED: "cancelled",
 }
 _TIMES: Final = {
-    PortOneStatus.FAILED: "failed_at",
-    PortOneStatus.PAID: "paid_at",
-    PortOneStatus.PARTIAL_CANCELLED: "cancelled_at",
-    PortOneStatus.CANCELLED: "cancelled_at",
+    payments.Status.FAILED: "failed_at",
+    payments.Status.PAID: "paid_at",
+    payments.Status.PARTIAL_CANCELLED: "cancelled_at",
+    payments.Status.CANCELLED: "cancelled_at",
 }
-_MAX_SECONDS: Final = 10**11
 
 
 class AccessToken:
@@ -128,22 +82,12 @@ class AccessToken:
         self._until_s = self._clock() + lifetime_s - TOKEN_MARGIN_S
 
 
-@dataclass(frozen=True, slots=True)
-class PortOneV1Webhook:
-    """A parsed webhook. Anybody can have sent it."""
-
-    status: str
-    payment_id: str
-    order: str | None
-    cancellation_id: str | None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class PortOneV1(Provider):
+class PortOneV1(contract.Provider):
     """A source of V1 webhooks."""
 
     name: ClassVar = "portone"
-    content_types: ClassVar = frozenset({JSON_TYPE, FORM_TYPE})
+    content_types: ClassVar = frozenset({contract.JSON_TYPE, contract.FORM_TYPE})
     is_signed: ClassVar = False
     retries_rejected: ClassVar = False
 
@@ -153,102 +97,96 @@ class PortOneV1(Provider):
     accepts_test: bool
     token: AccessToken = field(default_factory=AccessToken)
 
-    def verify(self, delivery: Delivery) -> None:
+    def verify(self, delivery: contract.Delivery) -> None:
         """Accept everything: there is no signature, and `translate` trusts only the API."""
 
-    def identify(self, delivery: Delivery) -> Identity:
+    def identify(self, delivery: contract.Delivery) -> contract.Identity:
         webhook = delivery.parse_once(_parse)
-        status, payment_id, order = webhook.status, webhook.payment_id, webhook.order
-        digest = fingerprint(status, payment_id, order, webhook.cancellation_id)
+        status, payment_id, order = webhook.type, webhook.payment_id, webhook.order
+        digest = contract.fingerprint(status, payment_id, order, webhook.cancellation_id)
         minute = int(delivery.received_at.timestamp() // REPEAT_S)
         name = f"v1:{payment_id}:{status}:{webhook.cancellation_id or ''}"
         # With the fingerprint, so that who guesses an id cannot take the key of the real event.
-        return Identity(
-            key=f"{name}:{minute}:{digest.hex()}",
-            fingerprint=digest,
-            type=status,
-            payment_id=payment_id,
-            order=order,
-        )
+        key = f"{name}:{minute}:{digest.hex()}"
+        return contract.Identity(key, digest, status, payment_id=payment_id, order=order)
 
-    def translate(self, delivery: Delivery) -> LookupRequired | Ignored:
+    def translate(self, delivery: contract.Delivery) -> contract.LookupRequired | Ignored:
         webhook = delivery.parse_once(_parse)
-        if webhook.status == CONFIRM:
-            raise NotApprovedError("payments are not confirmed here")
-        kind = TYPES.get(webhook.status)
+        if webhook.type == CONFIRM:
+            raise errors.NotApprovedError("payments are not confirmed here")
+        kind = TYPES.get(webhook.type)
         if kind is None:
-            return _OTHER
-        notification = PortOneNotification(
-            kind, webhook.payment_id, webhook.order, cancellation_id=webhook.cancellation_id
-        )
-        return LookupRequired(partial(self._look_up, notification))
+            return Ignored(Code.NON_SUCCESS_STATUS, "its status is unknown here")
+        return contract.LookupRequired(partial(self._look_up, replace(webhook, type=kind)))
 
-    def signature_method(self, delivery: Delivery) -> str:
+    def signature_method(self, delivery: contract.Delivery) -> str:
         return "none"
 
-    def error_response(self, code: str, detail: str) -> ResponseBody | None:
+    def error_response(self, code: str, detail: str) -> contract.ResponseBody | None:
         """PortOne records why a payment was not approved."""
         if code != Code.NOT_APPROVED:
             return None
-        return JSON_TYPE, orjson.dumps({"reason": detail})
+        return contract.JSON_TYPE, orjson.dumps({"reason": detail})
 
-    def build_sample(self, sample: SampleEvent) -> Webhook:
+    def build_sample(self, sample: contract.SampleEvent) -> contract.Webhook:
         status = SAMPLE_STATUSES.get(sample.status, sample.status)
         return _webhook(sample.payment_id, sample.order or sample.payment_id, status)
 
-    def statement_api(self) -> StatementApi:
+    def statement_api(self) -> contract.StatementApi:
         return self
 
-    def statement(self, since: datetime, until: datetime) -> GatewayQuery[StatementPage]:
-        cancelled = StatementReader(partial(self._list, "cancelled"), self._translate_item, until)
-        paid = StatementReader(
-            partial(self._list, "paid"), self._translate_item, until, partial(cancelled.page, since)
-        )
-        return paid.page(since)
+    def statement(
+        self, since: datetime, until: datetime
+    ) -> contract.GatewayQuery[contract.StatementPage]:
+        list_paid, list_cancelled = (partial(self._list, one) for one in ("paid", "cancelled"))
+        cancelled = payments.StatementReader(list_cancelled, self._translate, until)
+        then = partial(cancelled.page, since)
+        return payments.StatementReader(list_paid, self._translate, until, then).page(since)
 
-    def look_up(self, ids: Collection[ExternalId]) -> GatewayQuery[PaymentEvent | None]:
+    def look_up(self, ids: Collection[ExternalId]) -> contract.GatewayQuery[PaymentEvent | None]:
         payment = yield from self._find(next(one.value for one in ids if one.kind == "payment"))
-        return None if payment is None else statement_entry(payment)
+        return None if payment is None else payments.statement_entry(payment)
 
-    def build_webhook(self, entry: PaymentEvent) -> Webhook:
+    def build_webhook(self, entry: PaymentEvent) -> contract.Webhook:
         status = _WEBHOOK_STATUSES.get(entry.event_type, "ready")
         return _webhook(entry.ids[0].value, entry.order, status)
 
-    def _look_up(self, notification: PortOneNotification) -> GatewayQuery[PaymentEvent | Ignored]:
+    def _look_up(self, notification: payments.Notification) -> contract.Lookup:
         payment = yield from self._find(notification.payment_id)
         if payment is None:
-            raise GatewayMismatchError("the API does not know the payment", may_pass=True)
-        check_same("merchant_uid", notification.order, payment.order)
+            raise errors.GatewayMismatchError("the API does not know the payment", may_pass=True)
+        payments.check_same("merchant_uid", notification.order, payment.order)
         # An API that is behind is queried for days: V1 sends most webhooks once, and who names
         # both ids did not guess them.
-        return translate_payment(payment, notification, self.accepts_test)
+        return payments.translate_payment(payment, notification, self.accepts_test)
 
-    def _find(self, payment_id: str) -> GatewayQuery[PortOnePayment | None]:
+    def _find(self, payment_id: str) -> contract.GatewayQuery[payments.Payment | None]:
         # Without the parameter, the API does not return payments of test channels.
         response = yield from self._get(f"/payments/{payment_id}?include_sandbox=true")
         if response.status == 404:
             return None
-        payment = read_payment(_parse_payment, _read_response(response))
-        check_same("imp_uid", payment_id, payment.ids[0].value)
+        payment = payments.read_payment(_parse_payment, _read_response(response))
+        payments.check_same("imp_uid", payment_id, payment.ids[0].value)
         return payment
 
     def _list(
         self, status: str, since: datetime, until: datetime, number: int
-    ) -> GatewayQuery[PaymentList]:
+    ) -> contract.GatewayQuery[payments.PaymentList]:
         period = f"from={int(since.timestamp())}&to={int(until.timestamp())}"
         tests = "true" if self.accepts_test else "false"
-        query = f"{period}&page={number + 1}&limit={PAGE_SIZE}&include_sandbox={tests}"
+        query = f"{period}&page={number + 1}&limit={payments.PAGE_SIZE}&include_sandbox={tests}"
         response = yield from self._get(f"/payments/status/{status}?{query}")
         if response.status == 404 or (response.status == 400 and number > 0):
-            return PaymentList([], 0)  # none, or no more
+            return payments.PaymentList([], 0)  # none, or no more
         body = _read_response(response)
-        return read_list(body.get("list"), body.get("total"))
+        return payments.read_list(body.get("list"), body.get("total"))
 
-    def _translate_item(self, body: Object) -> PaymentEvent | None:
+    def _translate(self, body: read.Object) -> PaymentEvent | None:
         payment = _parse_payment(body)
-        return None if payment.is_test and not self.accepts_test else statement_entry(payment)
+        is_test = payment.is_test and not self.accepts_test
+        return None if is_test else payments.statement_entry(payment)
 
-    def _get(self, path: str) -> GatewayQuery[GatewayResponse]:
+    def _get(self, path: str) -> contract.GatewayQuery[contract.GatewayResponse]:
         """Request a path with a token; one that the API rejects is renewed once."""
         token = self.token.current() or (yield from self._new_token())
         response = yield self._request(path, token)
@@ -257,70 +195,79 @@ class PortOneV1(Provider):
             response = yield self._request(path, token)
         return response
 
-    def _request(self, path: str, token: str) -> GatewayRequest:
-        return GatewayRequest("GET", f"{self.api_url}{path}", {"Authorization": f"Bearer {token}"})
+    def _request(self, path: str, token: str) -> contract.GatewayRequest:
+        headers = {"Authorization": f"Bearer {token}"}
+        return contract.GatewayRequest("GET", f"{self.api_url}{path}", headers)
 
-    def _new_token(self) -> GatewayQuery[str]:
+    def _new_token(self) -> contract.GatewayQuery[str]:
         keys = {"imp_key": self.api_key, "imp_secret": self.api_secret}
-        response = yield GatewayRequest("POST", f"{self.api_url}/users/getToken", json=keys)
+        url = f"{self.api_url}/users/getToken"
+        response = yield contract.GatewayRequest("POST", url, json=keys)
         body = _read_response(response)
         value, now, until = (body.get(one) for one in ("access_token", "now", "expired_at"))
         if not (isinstance(value, str) and value and value.isascii() and value.isprintable()):
-            raise GatewayUnreachableError("the response cannot be read: it has no token")
+            raise errors.GatewayUnreachableError("the response cannot be read: it has no token")
         if type(now) is not int or type(until) is not int:
-            raise GatewayUnreachableError("the response cannot be read: the token has no times")
+            raise errors.GatewayUnreachableError(
+                "the response cannot be read: the token has no times"
+            )
         self.token.keep(value, until - now)
         return value
 
 
-def configure(config: ProviderConfig) -> PortOneV1:
+def configure(config: contract.ProviderConfig) -> PortOneV1:
     """Build the provider of a source. Raises ConfigurationError."""
     config.reject_unknown_options({"version", "api_url", "api_key", "api_secret"})
     if config.secrets:
-        raise ConfigurationError(f'{config.key}.secrets: version = "v1" signs nothing; remove it')
+        raise errors.ConfigurationError(
+            f'{config.key}.secrets: version = "v1" signs nothing; remove it'
+        )
     return PortOneV1(
         api_url=config.url("api_url", API_URL),
-        api_key=require_api_key(config, "api_key", "env:PORTONE_API_KEY"),
-        api_secret=require_api_key(config, "api_secret", "env:PORTONE_API_SECRET"),
+        api_key=config.require_api_key("api_key", "env:PORTONE_API_KEY"),
+        api_secret=config.require_api_key("api_secret", "env:PORTONE_API_SECRET"),
         accepts_test=config.accepts_test,
     )
 
 
-def _webhook(payment_id: str, order: str | None, status: str) -> Webhook:
+def _webhook(payment_id: str, order: str | None, status: str) -> contract.Webhook:
     body = {"imp_uid": payment_id, "merchant_uid": order, "status": status}
-    return {"content-type": JSON_TYPE}, orjson.dumps(body)
+    return {"content-type": contract.JSON_TYPE}, orjson.dumps(body)
 
 
-def _parse(delivery: Delivery) -> PortOneV1Webhook:
-    body: Object = delivery.form if delivery.is_form else delivery.json
-    payment_id = read_text(body, "imp_uid")
+def _parse(delivery: contract.Delivery) -> payments.Notification:
+    """Parse a webhook, with the status as its type. Anybody can have sent it."""
+    body: read.Object = delivery.form if delivery.is_form else delivery.json
+    payment_id = read.text(body, "imp_uid")
     if payment_id is None or not _ID.fullmatch(payment_id):
-        raise MalformedError("imp_uid is missing or not a valid id")
-    status = read_text(body, "status")
+        raise errors.MalformedError("imp_uid is missing or not a valid id")
+    status = read.text(body, "status")
     if status not in TYPES and "amount" in body:  # events have no amount
         status = CONFIRM
     if status is None:
-        raise MalformedError("status is missing")
-    order, cancellation_id = read_text(body, "merchant_uid"), read_text(body, "cancellation_id")
-    return PortOneV1Webhook(status, payment_id, order, cancellation_id)
+        raise errors.MalformedError("status is missing")
+    order, cancellation_id = read.text(body, "merchant_uid"), read.text(body, "cancellation_id")
+    return payments.Notification(status, payment_id, order, cancellation_id=cancellation_id)
 
 
-def _read_response(response: GatewayResponse) -> Object:
+def _read_response(response: contract.GatewayResponse) -> read.Object:
     """Return the content of a response. The API reports errors with status 200 too."""
-    check_response(response, _REMEDY)
-    body = response.json
+    body = payments.read_response(response, _REMEDY)
     content = body.get("response")
     if body.get("code") != 0 or not isinstance(content, dict):
-        raise GatewayUnreachableError("the API answers with an error code")
+        raise errors.GatewayUnreachableError("the API answers with an error code")
     return content
 
 
-def _parse_payment(body: Object) -> PortOnePayment:
+def _parse_payment(body: read.Object) -> payments.Payment:
     """Raises MalformedError, InvalidMoneyError, GatewayMismatchError."""
-    payment_id, order = require_text(body, "imp_uid"), require_text(body, "merchant_uid")
+    payment_id, order = (
+        read.required_text(body, "imp_uid"),
+        read.required_text(body, "merchant_uid"),
+    )
     amount, cancelled = _money(body, "amount"), _money(body, "cancel_amount")
-    status = _parse_status(require_text(body, "status"), amount, cancelled)
-    return PortOnePayment(
+    status = _parse_status(read.required_text(body, "status"), amount, cancelled)
+    return payments.Payment(
         status=status,
         ids=(ExternalId("payment", payment_id),),
         order=order,
@@ -328,40 +275,38 @@ def _parse_payment(body: Object) -> PortOnePayment:
         cancelled=cancelled,
         is_test=body.get("sandbox") is True,
         cancellations=_cancellations(body),
-        email=valid_email(body.get("buyer_email")),
+        email=read.valid_email(body.get("buyer_email")),
         paid_at=_time(body, "paid_at"),
         changed_at=_time(body, _TIMES.get(status, "started_at")),
     )
 
 
-def _parse_status(value: str, amount: Money, cancelled: Money) -> PortOneStatus:
+def _parse_status(value: str, amount: Money, cancelled: Money) -> payments.Status:
     """A payment that was cancelled in part is still called paid."""
-    if value not in _API_STATUSES:
-        raise GatewayMismatchError("its status is unknown here")
-    status = _API_STATUSES[value]
-    if status is PortOneStatus.PAID and cancelled.amount_minor > 0:
-        return PortOneStatus.PARTIAL_CANCELLED
-    if status is PortOneStatus.CANCELLED and 0 < cancelled.amount_minor < amount.amount_minor:
-        return PortOneStatus.PARTIAL_CANCELLED
+    if value not in TYPES:
+        raise errors.GatewayMismatchError("its status is unknown here")
+    status = payments.Status(value.upper())
+    if status is payments.Status.PAID and cancelled.amount_minor > 0:
+        return payments.Status.PARTIAL_CANCELLED
+    if status is payments.Status.CANCELLED and 0 < cancelled.amount_minor < amount.amount_minor:
+        return payments.Status.PARTIAL_CANCELLED
     return status
 
 
-def _money(body: Object, name: str) -> Money:
-    amount = read_number(body, name)
+def _money(body: read.Object, name: str) -> Money:
+    amount = read.number(body, name)
     if amount is None or isinstance(amount, str):
-        raise MalformedError(f"{name} is not a number")
-    return money(amount, read_text(body, "currency") or "")
+        raise errors.MalformedError(f"{name} is not a number")
+    return money(amount, read.text(body, "currency") or "")
 
 
-def _cancellations(body: Object) -> frozenset[str]:
-    history = body.get("cancel_history")
-    entries = history if isinstance(history, list) else []
-    ids = [one.get("cancellation_id") for one in entries if isinstance(one, dict)]
+def _cancellations(body: read.Object) -> frozenset[str]:
+    ids = [one.get("cancellation_id") for one in read.parts(body, "cancel_history")]
     return frozenset(one for one in ids if isinstance(one, str))
 
 
-def _time(body: Object, name: str) -> datetime | None:
+def _time(body: read.Object, name: str) -> datetime | None:
     seconds = body.get(name)
-    if type(seconds) is not int or not 0 < seconds < _MAX_SECONDS:
+    if type(seconds) is not int or not 0 < seconds < read.MAX_SECONDS:
         return None
     return datetime.fromtimestamp(seconds, UTC)

@@ -21,54 +21,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Final, assert_never
+from typing import Any, ClassVar, Final
 from uuid import uuid4
 
 import orjson
 
-from paidonce.core.events import Code, Ignored, PaymentEvent
-from paidonce.errors import (
-    ConfigurationError,
-    GatewayMismatchError,
-    GatewayUnreachableError,
-    InvalidSignatureError,
-    MalformedError,
-    NotApprovedError,
-)
-from paidonce.providers.contract import (
-    COMMON_HEADERS,
-    FORM_TYPE,
-    JSON_TYPE,
-    ConfirmationRequest,
-    Delivery,
-    GatewayQuery,
-    Identity,
-    LookupRequired,
-    Provider,
-    ProviderConfig,
-    ResponseBody,
-    SampleEvent,
-    StatementApi,
-    Webhook,
-    fingerprint,
-)
-from paidonce.providers.fields import Object, read_iso_time, read_text, require_text
-from paidonce.providers.portone import v1
-from paidonce.providers.portone.payment import (
-    CANCELLED,
-    FAILED,
-    MIN_STATUS,
-    PAID,
-    PARTIAL_CANCELLED,
-    READY,
-    PortOneNotification,
-    check_same,
-    require_api_key,
-    translate_payment,
-)
+from paidonce import errors
+from paidonce.core.events import Code, Ignored
+from paidonce.providers import contract, read
+from paidonce.providers.portone import payments, v1
 from paidonce.providers.portone.v2_api import PortOneV2Api, require_payment_id
 from paidonce.providers.standard_webhooks import (
-    PARTS,
+    HEADERS,
     decode_secret,
     read_envelope,
     signed_headers,
@@ -76,16 +40,14 @@ from paidonce.providers.standard_webhooks import (
 
 API_URL: Final = "https://api.portone.io"
 CONFIRM: Final = "Transaction.Confirm"
-DEFAULT_CURRENCY: Final = "KRW"
 SAMPLE_TYPES: Final = {
-    "paid": PAID,
-    "failed": FAILED,
-    "canceled": CANCELLED,
-    "refunded": PARTIAL_CANCELLED,
-    "pending": READY,
+    "paid": "Transaction.Paid",
+    "failed": "Transaction.Failed",
+    "canceled": "Transaction.Cancelled",
+    "refunded": "Transaction.PartialCancelled",
+    "pending": "Transaction.Ready",
 }
 
-_OTHER: Final = Ignored(Code.NON_SUCCESS_STATUS, "the event is not about a payment")
 _WHOLE: Final = re.compile(r"[0-9]{1,18}")
 
 
@@ -106,44 +68,42 @@ class UnrelatedEvent:
     type: str
 
 
-PortOneWebhook = PortOneNotification | ConfirmQuestion | UnrelatedEvent
+PortOneWebhook = payments.Notification | ConfirmQuestion | UnrelatedEvent
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PortOne(Provider):
+class PortOne(contract.Provider):
     """A source of one store's V2 events."""
 
     name: ClassVar = "portone"
-    content_types: ClassVar = frozenset({JSON_TYPE, FORM_TYPE})
-    evidence_header_names: ClassVar = (*COMMON_HEADERS, *(f"webhook-{part}" for part in PARTS))
+    content_types: ClassVar = frozenset({contract.JSON_TYPE, contract.FORM_TYPE})
+    evidence_header_names: ClassVar = (*contract.COMMON_HEADERS, *HEADERS)
 
     secrets: tuple[bytes, ...] = field(repr=False)
     api: PortOneV2Api
-    store_id: str | None
     approves: bool
     """Whether questions are compared with their orders; if not, all are denied."""
     currency: str
     """The currency of questions, which name none."""
     tolerance_s: int | None
-    accepts_test: bool
 
-    def verify(self, delivery: Delivery) -> None:
+    def verify(self, delivery: contract.Delivery) -> None:
         envelope = read_envelope(delivery.headers)
         if not envelope.is_signed(delivery.body, self.secrets):
-            raise InvalidSignatureError("no signature matches the delivery")
+            raise errors.InvalidSignatureError("no signature matches the delivery")
         envelope.check_age(delivery, self.tolerance_s)
 
-    def identify(self, delivery: Delivery) -> Identity:
+    def identify(self, delivery: contract.Delivery) -> contract.Identity:
         event_id, webhook = read_envelope(delivery.headers).id, delivery.parse_once(_parse)
         payment_id = None if isinstance(webhook, UnrelatedEvent) else webhook.payment_id
         parts: tuple[object, ...] = (webhook.type, payment_id)
         occurred_at = None
-        if isinstance(webhook, PortOneNotification):
+        if isinstance(webhook, payments.Notification):
             parts += (webhook.transaction_id, webhook.cancellation_id)
             occurred_at = webhook.occurred_at
-        return Identity(
+        return contract.Identity(
             key=event_id,
-            fingerprint=fingerprint(*parts),
+            fingerprint=contract.fingerprint(*parts),
             type=webhook.type,
             event_id=event_id,
             payment_id=payment_id,
@@ -151,28 +111,24 @@ class PortOne(Provider):
             occurred_at=occurred_at,
         )
 
-    def translate(self, delivery: Delivery) -> LookupRequired | ConfirmationRequest | Ignored:
+    def translate(self, delivery: contract.Delivery) -> contract.Translation:
         webhook = delivery.parse_once(_parse)
-        match webhook:
-            case PortOneNotification():
-                return LookupRequired(partial(self._look_up, webhook))
-            case ConfirmQuestion():
-                return self._confirmation(webhook)
-            case UnrelatedEvent():
-                return _OTHER
-            case _:
-                assert_never(webhook)
+        if isinstance(webhook, payments.Notification):
+            return contract.LookupRequired(partial(self._look_up, webhook))
+        if isinstance(webhook, UnrelatedEvent):
+            return Ignored(Code.NON_SUCCESS_STATUS, "the event is not about a payment")
+        return self._confirmation(webhook)
 
-    def error_response(self, code: str, detail: str) -> ResponseBody | None:
+    def error_response(self, code: str, detail: str) -> contract.ResponseBody | None:
         """PortOne shows the buyer why the payment was not approved."""
         if code != Code.NOT_APPROVED:
             return None
-        return JSON_TYPE, orjson.dumps({"errorMessage": detail})
+        return contract.JSON_TYPE, orjson.dumps({"errorMessage": detail})
 
-    def build_sample(self, sample: SampleEvent) -> Webhook:
+    def build_sample(self, sample: contract.SampleEvent) -> contract.Webhook:
         data = {"paymentId": sample.order or sample.payment_id, "transactionId": sample.payment_id}
-        if self.store_id is not None:
-            data["storeId"] = self.store_id
+        if self.api.store_id is not None:
+            data["storeId"] = self.api.store_id
         kind = SAMPLE_TYPES.get(sample.status, sample.status)
         at, event_id = sample.sent_at, sample.event_id or uuid4().hex
         body = orjson.dumps({"type": kind, "timestamp": at.isoformat(), "data": data})
@@ -181,31 +137,32 @@ class PortOne(Provider):
     def default_currency(self) -> str:
         return self.currency
 
-    def statement_api(self) -> StatementApi:
+    def statement_api(self) -> contract.StatementApi:
         return self.api
 
-    def _confirmation(self, question: ConfirmQuestion) -> ConfirmationRequest:
+    def _confirmation(self, question: ConfirmQuestion) -> contract.ConfirmationRequest:
         if not self.approves:
-            raise NotApprovedError("payments are not confirmed here")
-        if self.store_id is not None and question.store_id not in (None, self.store_id):
-            raise NotApprovedError("it is of another store")
+            raise errors.NotApprovedError("payments are not confirmed here")
+        if self.api.is_foreign(question.store_id):
+            raise errors.NotApprovedError("it is of another store")
         if not _WHOLE.fullmatch(str(question.total)):
-            raise MalformedError("the total amount is not a whole number")
-        return ConfirmationRequest(question.payment_id, int(question.total), self.currency)
+            raise errors.MalformedError("the total amount is not a whole number")
+        return contract.ConfirmationRequest(question.payment_id, int(question.total), self.currency)
 
-    def _look_up(self, notification: PortOneNotification) -> GatewayQuery[PaymentEvent | Ignored]:
-        if self.store_id is not None and notification.store_id not in (None, self.store_id):
-            raise GatewayMismatchError("the event is of another store than store_id")
+    def _look_up(self, notification: payments.Notification) -> contract.Lookup:
+        if self.api.is_foreign(notification.store_id):
+            raise errors.GatewayMismatchError("the event is of another store than store_id")
         payment = yield from self.api.find(notification.payment_id)
         if payment is None:
-            raise GatewayUnreachableError(
+            raise errors.GatewayUnreachableError(
                 "the API does not know the payment yet; if it is of another store, set store_id"
             )
-        check_same("store", notification.store_id or self.store_id, payment.store_id)
-        return translate_payment(payment, notification, self.accepts_test)
+        store_id = notification.store_id or self.api.store_id
+        payments.check_same("store", store_id, payment.store_id)
+        return payments.translate_payment(payment, notification, self.api.accepts_test)
 
 
-def configure(config: ProviderConfig) -> Provider:
+def configure(config: contract.ProviderConfig) -> contract.Provider:
     """Build the provider of a source, of V2 or V1. Raises ConfigurationError."""
     if config.choice("version", ("v2", "v1")) == "v1":
         return v1.configure(config)
@@ -213,81 +170,77 @@ def configure(config: ProviderConfig) -> Provider:
         {"version", "api_url", "api_secret", "store_id", "confirm", "currency"}
     )
     secrets = [decode_secret(secret, key, "whsec_…") for key, secret in config.named_secrets()]
-    store_id = config.optional_text("store_id", "store-…")
-    api_secret = require_api_key(config, "api_secret", "env:PORTONE_API_SECRET")
-    api_url = config.url("api_url", API_URL)
-    return PortOne(
-        secrets=tuple(secrets),
-        api=PortOneV2Api(api_url, api_secret, store_id, config.accepts_test),
-        store_id=store_id,
-        approves=config.choice("confirm", ("refuse", "match-order")) == "match-order",
-        currency=config.currency(DEFAULT_CURRENCY),
-        tolerance_s=config.tolerance_s,
+    api = PortOneV2Api(
+        url=config.url("api_url", API_URL),
+        secret=config.require_api_key("api_secret", "env:PORTONE_API_SECRET"),
+        store_id=config.optional_text("store_id", "store-…"),
         accepts_test=config.accepts_test,
     )
+    approves = config.choice("confirm", ("refuse", "match-order")) == "match-order"
+    return PortOne(tuple(secrets), api, approves, config.currency("KRW"), config.tolerance_s)
 
 
-def reject_shared_stores(sources: Mapping[str, Provider]) -> None:
+def reject_shared_stores(sources: Mapping[str, contract.Provider]) -> None:
     """Raise ConfigurationError for V2 sources, by name, that would receive the same payments.
 
     Without a store_id, an API secret has access to the payments of its own store.
     """
     by_secret: dict[tuple[str, str], dict[str | None, str]] = {}
-    for name, one in sources.items():
-        if isinstance(one, PortOne):
-            others = by_secret.setdefault((one.api.url, one.api.secret), {})
-            if others and (one.store_id is None or None in others or one.store_id in others):
-                other = others.get(one.store_id) or next(iter(others.values()))
-                raise ConfigurationError(
+    for name, source in sources.items():
+        if isinstance(source, PortOne):
+            store_id = source.api.store_id
+            others = by_secret.setdefault((source.api.url, source.api.secret), {})
+            if others and (store_id is None or None in others or store_id in others):
+                other = others.get(store_id) or next(iter(others.values()))
+                raise errors.ConfigurationError(
                     f"sources.{name}.store_id, sources.{other}.store_id: both sources have the "
                     "same api_secret, so they would receive the same payments; give each its own "
                     "store_id"
                 )
-            others[one.store_id] = name
+            others[store_id] = name
 
 
-def _parse(delivery: Delivery) -> PortOneWebhook:
+def _parse(delivery: contract.Delivery) -> PortOneWebhook:
     if delivery.is_form:
         return _parse_2024_01(delivery.form)
     body = delivery.json
     return _parse_2024_04(body) if "type" in body else _parse_2024_01(body)
 
 
-def _parse_2024_04(body: Object) -> PortOneWebhook:
-    kind = require_text(body, "type")
-    data = body.get("data")
-    fields = data if isinstance(data, dict) else {}
-    if kind not in MIN_STATUS:
-        return _parse_other(kind, fields, "paymentId", "totalAmount")
-    payment_id = require_payment_id(fields, "paymentId")
-    return PortOneNotification(
+def _parse_2024_04(body: read.Object) -> PortOneWebhook:
+    kind = read.required_text(body, "type")
+    data = read.part(body, "data")
+    if kind not in payments.MIN_STATUS:
+        return _parse_other(kind, data, "paymentId", "totalAmount")
+    payment_id = require_payment_id(data, "paymentId")
+    return payments.Notification(
         type=kind,
         payment_id=payment_id,
         order=payment_id,
-        transaction_id=read_text(fields, "transactionId"),
-        cancellation_id=read_text(fields, "cancellationId"),
-        store_id=read_text(fields, "storeId"),
-        occurred_at=read_iso_time(body, "timestamp"),
+        transaction_id=read.text(data, "transactionId"),
+        cancellation_id=read.text(data, "cancellationId"),
+        store_id=read.text(data, "storeId"),
+        occurred_at=read.iso_time(body, "timestamp"),
     )
 
 
-def _parse_2024_01(body: Object) -> PortOneWebhook:
-    status = read_text(body, "status")
+def _parse_2024_01(body: read.Object) -> PortOneWebhook:
+    status = read.text(body, "status")
     if status is None and "total_amount" not in body:
-        raise MalformedError("status is missing")
+        raise errors.MalformedError("status is missing")
     kind = CONFIRM if status is None else f"Transaction.{status}"
-    if kind not in MIN_STATUS:
+    if kind not in payments.MIN_STATUS:
         return _parse_other(kind, body, "payment_id", "total_amount")
     payment_id = require_payment_id(body, "payment_id")
-    return PortOneNotification(kind, payment_id, payment_id, read_text(body, "tx_id"))
+    return payments.Notification(kind, payment_id, payment_id, read.text(body, "tx_id"))
 
 
-def _parse_other(kind: str, body: Object, name: str, total: str) -> PortOneWebhook:
+def _parse_other(kind: str, body: read.Object, name: str, total: str) -> PortOneWebhook:
     """A body with a total may be a question of an unknown type.
 
     To ignore it would mean to answer 200, which approves it.
     """
     if kind != CONFIRM and total not in body:
         return UnrelatedEvent(kind)
-    payment_id, store_id = require_payment_id(body, name), read_text(body, "storeId")
+    payment_id, store_id = require_payment_id(body, name), read.text(body, "storeId")
     return ConfirmQuestion(payment_id, store_id, body.get(total))

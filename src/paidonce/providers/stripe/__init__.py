@@ -1,3 +1,1 @@
-"""Provider `stripe`."""
-
 from paidonce.providers.stripe.provider import configure as configure

@@ -22,16 +22,9 @@ from typing import Final, NamedTuple
 from paidonce.core.events import Code, EventType, ExternalId, Ignored, PaymentEvent, Refund
 from paidonce.core.money import EXPONENTS, Money
 from paidonce.errors import MalformedError
+from paidonce.providers import read
 from paidonce.providers.contract import Delivery
-from paidonce.providers.fields import (
-    Object,
-    read_currency,
-    read_email,
-    read_minor_money,
-    read_text,
-    read_time,
-    require_text,
-)
+from paidonce.providers.fields import external_ids
 
 DECIMALS: Final[Mapping[str, int]] = {**EXPONENTS, "ISK": 2, "UGX": 2, "MGA": 0}
 """The decimals of Stripe's amounts: those of ISO 4217, except for three currencies."""
@@ -42,8 +35,6 @@ BASIL: Final = "2025-03-31"
 Event = PaymentEvent | Ignored
 Ids = tuple[ExternalId, ...]
 
-_OTHER_TYPE: Final = Ignored(Code.NON_SUCCESS_STATUS, "this type of event has no effect")
-_THIN: Final = Ignored(Code.NON_SUCCESS_STATUS, "a thin event describes no payment")
 _NO_MONEY: Final = Ignored(Code.NON_SUCCESS_STATUS, "there was nothing to pay")
 _ELSEWHERE: Final = Ignored(Code.NON_SUCCESS_STATUS, "it was paid outside of Stripe")
 
@@ -62,27 +53,29 @@ class StripeEvent(NamedTuple):
 def read_event(delivery: Delivery) -> StripeEvent:
     """Parse the delivery. Raises MalformedError."""
     body = delivery.json
-    event_id, kind = require_text(body, "id"), require_text(body, "type")
-    at = read_time(body, "created")
+    event_id, kind = read.required_text(body, "id"), read.required_text(body, "type")
+    at = read.time(body, "created")
     event = _translate(kind, body)
     if isinstance(event, PaymentEvent):
         if not event.ids:
             raise MalformedError("the payment id is missing")
         event = replace(event, occurred_at=at)
-    account = read_text(body, "account")
+    account = read.text(body, "account")
     return StripeEvent(event_id, kind, at, body.get("livemode") is True, account, event)
 
 
-def _translate(kind: str, body: Object) -> Event:
+def _translate(kind: str, body: read.Object) -> Event:
     if body.get("object") == "v2.core.event":
-        return _THIN
+        return Ignored(Code.NON_SUCCESS_STATUS, "a thin event describes no payment")
     if body.get("object") != "event":
         raise MalformedError("the body is not an event")
     reader = _READERS.get(kind)
-    return _OTHER_TYPE if reader is None else reader(kind, _within(body, "data", "object"), body)
+    if reader is None:
+        return Ignored(Code.NON_SUCCESS_STATUS, "this type of event has no effect")
+    return reader(kind, read.part(body, "data", "object"), body)
 
 
-def _intent(kind: str, intent: Object, event: Object) -> Event:
+def _intent(kind: str, intent: read.Object, event: read.Object) -> Event:
     ids = _ids(intent, payment="id", charge="latest_charge", invoice="invoice")
     event_type = _INTENTS[kind]
     if event_type is EventType.PAID:
@@ -90,7 +83,7 @@ def _intent(kind: str, intent: Object, event: Object) -> Event:
     return _event(event_type, intent, ids)
 
 
-def _charge(kind: str, charge: Object, event: Object) -> Event:
+def _charge(kind: str, charge: read.Object, event: read.Object) -> Event:
     """Only captured money counts: an authorisation does not, and its end is not a refund."""
     ids = _ids(charge, payment="payment_intent", charge="id", invoice="invoice")
     captured = _captured(charge)
@@ -100,11 +93,11 @@ def _charge(kind: str, charge: Object, event: Object) -> Event:
     if kind != "charge.refunded":
         return paid
     refunded = _refunded(charge, captured, event)
-    paid_at = read_time(charge, "created")
+    paid_at = read.time(charge, "created")
     return replace(paid, event_type=EventType.REFUNDED, refunded=refunded, paid_at=paid_at)
 
 
-def _captured(charge: Object) -> Money | None:
+def _captured(charge: read.Object) -> Money | None:
     """Return the captured amount. A pending or failed charge may have `captured: true` too."""
     if charge.get("captured") is not True or charge.get("status") != "succeeded":
         return None
@@ -113,17 +106,17 @@ def _captured(charge: Object) -> Money | None:
     return captured if captured.amount_minor else None
 
 
-def _refunded(charge: Object, captured: Money, event: Object) -> Money:
+def _refunded(charge: read.Object, captured: Money, event: read.Object) -> Money:
     """Return the total refunded. Older API versions add what was authorised and never captured."""
     refunded = _money(charge, "amount_refunded")
-    version = read_text(event, "api_version")
+    version = read.text(event, "api_version")
     if version is None or version >= BASIL:
         return refunded
     released_minor = max(_money(charge, "amount").amount_minor - captured.amount_minor, 0)
     return Money(max(refunded.amount_minor - released_minor, 0), refunded.currency)
 
 
-def _dispute(kind: str, dispute: Object, event: Object) -> Event:
+def _dispute(kind: str, dispute: read.Object, event: read.Object) -> Event:
     """A dispute stays open until it is won or lost, whatever other status it is closed with."""
     ids = _ids(dispute, payment="payment_intent", charge="charge")
     status = dispute.get("status") if kind == "charge.dispute.closed" else None
@@ -131,11 +124,11 @@ def _dispute(kind: str, dispute: Object, event: Object) -> Event:
         return _event(EventType.DISPUTE_WON, dispute, ids)
     if status != "lost":
         return _event(EventType.DISPUTED, dispute, ids)
-    refund = Refund(f"dispute:{require_text(dispute, 'id')}", _money(dispute, "amount"))
+    refund = Refund(f"dispute:{read.required_text(dispute, 'id')}", _money(dispute, "amount"))
     return replace(_event(EventType.REFUNDED, dispute, ids), refund=refund)
 
 
-def _session(kind: str, session: Object, event: Object) -> Event:
+def _session(kind: str, session: read.Object, event: read.Object) -> Event:
     ids = _ids(session, payment="payment_intent", session="id", invoice="invoice")
     event_type, status = _SESSIONS[kind], session.get("payment_status")
     if event_type is not EventType.PAID:
@@ -147,7 +140,7 @@ def _session(kind: str, session: Object, event: Object) -> Event:
     return _paid(session, ids, "amount_total")
 
 
-def _invoice(kind: str, invoice: Object, event: Object) -> Event:
+def _invoice(kind: str, invoice: read.Object, event: read.Object) -> Event:
     ids = _ids(invoice, payment="payment_intent", charge="charge", invoice="id")
     if kind == "invoice.payment_failed":
         return _event(EventType.FAILED, invoice, ids)
@@ -156,8 +149,8 @@ def _invoice(kind: str, invoice: Object, event: Object) -> Event:
     return _paid(invoice, ids, "amount_paid")
 
 
-def _invoice_payment(kind: str, paid: Object, event: Object) -> Event:
-    payment = _within(paid, "payment")
+def _invoice_payment(kind: str, paid: read.Object, event: read.Object) -> Event:
+    payment = read.part(paid, "payment")
     if payment.get("type") == "payment_record":
         return _ELSEWHERE
     ids = _ids(payment, payment="payment_intent", charge="charge")
@@ -191,7 +184,7 @@ _SESSIONS: Final = {
     "checkout.session.expired": EventType.VOIDED,
 }
 _INVOICES: Final = ("invoice.paid", "invoice.payment_succeeded", "invoice.payment_failed")
-_READERS: Final[Mapping[str, Callable[[str, Object, Object], Event]]] = {
+_READERS: Final[Mapping[str, Callable[[str, read.Object, read.Object], Event]]] = {
     **dict.fromkeys(_INTENTS, _intent),
     **dict.fromkeys(_CHARGES, _charge),
     **dict.fromkeys(_DISPUTES, _dispute),
@@ -201,7 +194,7 @@ _READERS: Final[Mapping[str, Callable[[str, Object, Object], Event]]] = {
 }
 
 
-def _paid(body: Object, ids: Ids, name: str) -> Event:
+def _paid(body: read.Object, ids: Ids, name: str) -> Event:
     """Translate a paid amount, if the object names its intent or charge."""
     amount = _money(body, name)
     if amount.amount_minor == 0:
@@ -212,61 +205,47 @@ def _paid(body: Object, ids: Ids, name: str) -> Event:
 
 
 def _event(
-    event_type: EventType, body: Object, ids: Ids, amount: Money | None = None
+    event_type: EventType, body: read.Object, ids: Ids, amount: Money | None = None
 ) -> PaymentEvent:
     return PaymentEvent(
         event_type, ids, amount, order=_order(body), email=_email(body), plan_id=_plan(body)
     )
 
 
-def _ids(body: Object, **names: str) -> Ids:
+def _ids(body: read.Object, **names: str) -> Ids:
     """Return the ids in these fields, by kind; each is sent as text or as an expanded object."""
     values = {
-        kind: one.get("id") if isinstance(one := body.get(name), Mapping) else one
+        kind: one.get("id") if isinstance(one := body.get(name), dict) else one
         for kind, name in names.items()
     }
-    ids = ((kind, read_text(values, kind)) for kind in values)
-    return tuple(ExternalId(kind, value) for kind, value in ids if value is not None)
+    return external_ids(**{kind: read.text(values, kind) for kind in values})
 
 
-def _money(body: Object, name: str) -> Money:
-    amount = read_minor_money(body, name, read_currency(body), DECIMALS)
-    if amount is None:
-        raise MalformedError(f"{name} is missing")
-    return amount
+def _money(body: read.Object, name: str) -> Money:
+    return read.required_minor_money(body, name, read.currency(body), DECIMALS)
 
 
-def _order(body: Object) -> str | None:
-    metadata = _within(body, "metadata")
+def _order(body: read.Object) -> str | None:
+    metadata = read.part(body, "metadata")
     return (
-        read_text(body, "client_reference_id")
-        or read_text(metadata, "order")
-        or read_text(metadata, "order_id")
+        read.text(body, "client_reference_id")
+        or read.text(metadata, "order")
+        or read.text(metadata, "order_id")
     )
 
 
-def _plan(body: Object) -> str | None:
-    holders = (
-        body,
-        _within(body, "parent", "subscription_details"),
-        _within(body, "subscription_details"),
-    )
-    plans = (read_text(_within(one, "metadata"), "plan_id") for one in holders)
-    return next(filter(None, plans), None)
-
-
-def _email(body: Object) -> str | None:
+def _plan(body: read.Object) -> str | None:
     return (
-        read_email(_within(body, "customer_details"))
-        or read_email(body, "customer_email")
-        or read_email(body, "receipt_email")
-        or read_email(_within(body, "billing_details"))
+        read.text(read.part(body, "metadata"), "plan_id")
+        or read.text(read.part(body, "parent", "subscription_details", "metadata"), "plan_id")
+        or read.text(read.part(body, "subscription_details", "metadata"), "plan_id")
     )
 
 
-def _within(body: Object, *path: str) -> Object:
-    """Return the object at the end of the path, an empty one if there is none."""
-    for step in path:
-        inner = body.get(step)
-        body = inner if isinstance(inner, Mapping) else {}
-    return body
+def _email(body: read.Object) -> str | None:
+    return (
+        read.email(read.part(body, "customer_details"))
+        or read.email(body, "customer_email")
+        or read.email(body, "receipt_email")
+        or read.email(read.part(body, "billing_details"))
+    )

@@ -19,17 +19,7 @@ import orjson
 from paidonce.core.events import Code, Ignored, PaymentEvent
 from paidonce.core.money import known_currency
 from paidonce.errors import ConfigurationError, InvalidSignatureError
-from paidonce.providers.contract import (
-    COMMON_HEADERS,
-    JSON_TYPE,
-    Delivery,
-    Identity,
-    Provider,
-    ProviderConfig,
-    SampleEvent,
-    Webhook,
-    fingerprint,
-)
+from paidonce.providers import contract
 from paidonce.providers.fields import build_event_identity, moved_amount
 from paidonce.providers.signing import any_matches, check_timestamp, hmac_sha256_hex
 from paidonce.providers.stripe.events import DECIMALS, read_event
@@ -40,19 +30,14 @@ MAX_PARTS: Final = 32
 
 _TIMESTAMP: Final = re.compile(r"[0-9]{1,12}")
 _API_KEYS: Final = ("sk_", "rk_", "pk_")
-_TEST: Final = Ignored(Code.TEST_PAYMENT, "the event is from Stripe's test mode")
-_OTHER_ACCOUNT: Final = Ignored(
-    Code.NON_SUCCESS_STATUS, "the event is of another Stripe account than this source's"
-)
 
 
 @dataclass(frozen=True, slots=True)
-class Stripe(Provider):
+class Stripe(contract.Provider):
     """A source that is an endpoint of one Stripe account."""
 
     name: ClassVar = "stripe"
-    content_types: ClassVar = frozenset({JSON_TYPE})
-    evidence_header_names: ClassVar = (*COMMON_HEADERS, HEADER)
+    evidence_header_names: ClassVar = (*contract.COMMON_HEADERS, HEADER)
 
     secrets: tuple[bytes, ...] = field(repr=False)
     tolerance_s: int | None
@@ -60,7 +45,7 @@ class Stripe(Provider):
     account: str | None = None
     """The connected account whose events count; None: those of the endpoint's own account."""
 
-    def verify(self, delivery: Delivery) -> None:
+    def verify(self, delivery: contract.Delivery) -> None:
         timestamp, signatures = _parse_signature(delivery.headers.get(HEADER))
         content = f"{timestamp}.".encode() + delivery.body
         expected = [hmac_sha256_hex(secret, content) for secret in self.secrets]
@@ -68,29 +53,34 @@ class Stripe(Provider):
             raise InvalidSignatureError("no signature matches the delivery")
         check_timestamp(int(timestamp), delivery.received_at, self.tolerance_s)
 
-    def identify(self, delivery: Delivery) -> Identity:
+    def identify(self, delivery: contract.Delivery) -> contract.Identity:
         event_id, kind, at, _, _, event = delivery.parse_once(read_event)
         parts: tuple[object, ...] = ()
         if isinstance(event, PaymentEvent):
             parts = (event.event_type, event.ids, event.amount, moved_amount(event))
-        return build_event_identity(event_id, kind, event, fingerprint(kind, *parts), at, event_id)
+        return build_event_identity(
+            event_id, kind, event, contract.fingerprint(kind, *parts), at, event_id
+        )
 
-    def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
+    def translate(self, delivery: contract.Delivery) -> PaymentEvent | Ignored:
         parsed = delivery.parse_once(read_event)
         if isinstance(parsed.event, Ignored):
             return parsed.event
         if parsed.account != self.account:
-            return _OTHER_ACCOUNT
-        return parsed.event if parsed.is_live or self.accepts_test else _TEST
+            reason = "the event is of another Stripe account than this source's"
+            return Ignored(Code.NON_SUCCESS_STATUS, reason)
+        if not (parsed.is_live or self.accepts_test):
+            return Ignored(Code.TEST_PAYMENT, "the event is from Stripe's test mode")
+        return parsed.event
 
-    def build_sample(self, sample: SampleEvent) -> Webhook:
+    def build_sample(self, sample: contract.SampleEvent) -> contract.Webhook:
         body = orjson.dumps(_sample_event(sample))
         timestamp = int(sample.sent_at.timestamp())
         signature = hmac_sha256_hex(self.secrets[0], f"{timestamp}.".encode() + body).decode()
-        return {"content-type": JSON_TYPE, HEADER: f"t={timestamp},v1={signature}"}, body
+        return {"content-type": contract.JSON_TYPE, HEADER: f"t={timestamp},v1={signature}"}, body
 
 
-def configure(config: ProviderConfig) -> Stripe:
+def configure(config: contract.ProviderConfig) -> Stripe:
     """Build the provider of a source. Raises ConfigurationError."""
     config.reject_unknown_options({"account"})
     for key, secret in config.named_secrets():
@@ -125,7 +115,7 @@ _SAMPLE_TYPES: Final = {
 }
 
 
-def _sample_event(sample: SampleEvent) -> dict[str, Any]:
+def _sample_event(sample: contract.SampleEvent) -> dict[str, Any]:
     kind = _SAMPLE_TYPES.get(sample.status, sample.status)
     is_charge = kind == "charge.refunded"
     return {
@@ -138,7 +128,7 @@ def _sample_event(sample: SampleEvent) -> dict[str, Any]:
     }
 
 
-def _sample_intent(sample: SampleEvent) -> dict[str, Any]:
+def _sample_intent(sample: contract.SampleEvent) -> dict[str, Any]:
     amount = int(Decimal(sample.amount).scaleb(DECIMALS[known_currency(sample.currency)]))
     metadata = {"order": sample.order, "plan_id": sample.plan_id}
     return {
@@ -152,7 +142,7 @@ def _sample_intent(sample: SampleEvent) -> dict[str, Any]:
     }
 
 
-def _sample_charge(sample: SampleEvent) -> dict[str, Any]:
+def _sample_charge(sample: contract.SampleEvent) -> dict[str, Any]:
     """Build a charge that is refunded in full."""
     intent = _sample_intent(sample)
     return intent | {

@@ -1,3 +1,1 @@
-"""Provider `tilda`."""
-
 from paidonce.providers.tilda.provider import configure as configure

@@ -15,10 +15,10 @@ Checked on 2026-11-15 against https://help-ru.tilda.cc/forms/webhook
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from paidonce.core.email import is_email
 from paidonce.errors import MalformedError
+from paidonce.providers import read
 from paidonce.providers.contract import Delivery
-from paidonce.providers.fields import EventFields, Object, read_number, read_text
+from paidonce.providers.fields import EventFields
 from paidonce.providers.parsing import MAX_FIELDS, form_group, parse_form, parse_object
 
 PAID: Final = "order.paid"
@@ -39,7 +39,7 @@ class TildaForm(NamedTuple):
     key: str | None
 
 
-def form_parameters(delivery: Delivery) -> Object | None:
+def form_parameters(delivery: Delivery) -> read.Object | None:
     """Return the top level of a form in any shape, None if it is not one. Raises MalformedError."""
     if delivery.is_form:
         return delivery.form
@@ -51,17 +51,17 @@ def form_parameters(delivery: Delivery) -> Object | None:
     return body
 
 
-def read_form(parameters: Object, currency: str) -> TildaForm:
+def read_form(parameters: read.Object, currency: str) -> TildaForm:
     """Read a form. Raises MalformedError."""
     payment, email = _payment(parameters), _email(parameters)
     if not payment:
         return TildaForm(EventFields(LEAD, None, email=email), _lead_key(parameters))
-    order, transaction = read_text(payment, "orderid"), _transaction(payment)
+    order, transaction = read.text(payment, "orderid"), _transaction(payment)
     fields = EventFields(
         type=ORDERED if transaction is None else PAID,
         payment_id=transaction,
         order=order,
-        amount=read_number(payment, "amount"),
+        amount=read.number(payment, "amount"),
         currency=currency,
         email=email,
     )
@@ -83,7 +83,7 @@ def is_ping(body: bytes, is_key: Callable[[str], bool]) -> bool:
     return all(isinstance(value, str) and is_key(value) for value in fields.values())
 
 
-def _payment(parameters: Object) -> Object:
+def _payment(parameters: read.Object) -> read.Object:
     """Return the payment in whatever shape it has; empty if there is none."""
     whole = parameters.get("payment")
     flat = form_group(parameters, "payment")
@@ -98,21 +98,19 @@ def _payment(parameters: Object) -> Object:
     return whole
 
 
-def _transaction(payment: Object) -> str | None:
+def _transaction(payment: read.Object) -> str | None:
     """Return the transaction that paid the order; None if it is not paid yet."""
-    transaction = (read_text(payment, "systranid") or "").strip()
-    system = (read_text(payment, "sys") or "").strip().lower()
+    transaction = (read.text(payment, "systranid") or "").strip()
+    system = (read.text(payment, "sys") or "").strip().lower()
     return None if transaction in _NO_TRANSACTION or system == _NO_SYSTEM else transaction
 
 
-def _lead_key(parameters: Object) -> str | None:
-    transmission = read_text(parameters, "tranid")
+def _lead_key(parameters: read.Object) -> str | None:
+    transmission = read.text(parameters, "tranid")
     return None if transmission is None else f"lead:{transmission}"
 
 
-def _email(parameters: Object) -> str | None:
+def _email(parameters: read.Object) -> str | None:
     """Return the first valid address in a field with a name such as "email"."""
-    for name, value in parameters.items():
-        if name.lower() in _EMAIL_NAMES and isinstance(value, str) and is_email(value.strip()):
-            return value.strip()
-    return None
+    values = (value for name, value in parameters.items() if name.lower() in _EMAIL_NAMES)
+    return next(filter(None, map(read.valid_email, values)), None)

@@ -23,63 +23,37 @@ import orjson
 
 from paidonce.core.events import Code, EventType, Ignored, PaymentEvent
 from paidonce.errors import InvalidSignatureError, MalformedError
-from paidonce.providers.contract import (
-    COMMON_HEADERS,
-    FORM_TYPE,
-    JSON_TYPE,
-    Delivery,
-    Identity,
-    Provider,
-    ProviderConfig,
-    ResponseBody,
-    SampleEvent,
-    Webhook,
-    json_success,
-)
-from paidonce.providers.fields import (
-    EventFields,
-    Object,
-    build_identity,
-    build_payment_event,
-    fields_fingerprint,
-    read_currency,
-    read_email,
-    read_iso_time,
-    read_number,
-    read_text,
-    require_money,
-    require_text,
-)
+from paidonce.providers import contract, read
+from paidonce.providers.fields import EventFields
 from paidonce.providers.signing import any_matches, hmac_sha256_hex
 from paidonce.providers.tilda.form import PAID, TildaForm, form_parameters, is_ping, read_form
 
 SIGNATURE_HEADER: Final = "x-signature"
 SUCCESSFUL: Final = frozenset({"paid", "succeeded"})
 
-_NO_TRANSACTION: Final = Ignored(Code.NON_SUCCESS_STATUS, "the form names no transaction")
-_NO_SUCCESS: Final = Ignored(Code.NON_SUCCESS_STATUS, "the status is neither paid nor succeeded")
 _OK: Final = ("text/plain", b"ok")
 _KEY_PREFIXES: Final = ("form:", "lead:", "json:")
 
 
 @dataclass(frozen=True, slots=True)
-class Tilda(Provider):
+class Tilda(contract.Provider):
     """A source that uses the JSON contract, forms, or both."""
 
     name: ClassVar = "tilda"
-    content_types: ClassVar = frozenset({JSON_TYPE, FORM_TYPE})
-    evidence_header_names: ClassVar = (*COMMON_HEADERS, SIGNATURE_HEADER)
+    content_types: ClassVar = frozenset({contract.JSON_TYPE, contract.FORM_TYPE})
+    evidence_header_names: ClassVar = (*contract.COMMON_HEADERS, SIGNATURE_HEADER)
     links_by_email: ClassVar = True
 
     secrets: tuple[bytes, ...] = field(repr=False)
     currency: str
 
-    def answer_ping(self, body: bytes) -> ResponseBody | None:
+    def answer_ping(self, body: bytes) -> contract.ResponseBody | None:
         return _OK if b"test" in body and is_ping(body, self._is_secret) else None
 
-    def verify(self, delivery: Delivery) -> None:
+    def verify(self, delivery: contract.Delivery) -> None:
         signature = delivery.headers.get(SIGNATURE_HEADER)
-        if signature is not None and self._is_signature(signature, delivery.body):
+        expected = [hmac_sha256_hex(one, delivery.body) for one in self.secrets]
+        if signature is not None and any_matches(signature, expected):
             return
         parameters = _form_parameters(delivery)
         if parameters is None and signature is not None:
@@ -88,26 +62,25 @@ class Tilda(Provider):
         if not [one for one in values if isinstance(one, str) and self._is_secret(one)]:
             raise InvalidSignatureError("there is neither a signature nor an API key")
 
-    def identify(self, delivery: Delivery) -> Identity:
+    def identify(self, delivery: contract.Delivery) -> contract.Identity:
         parsed = delivery.parse_once(self._parse)
         fields, key = parsed if isinstance(parsed, TildaForm) else (parsed, _json_key(parsed))
-        digest = fields_fingerprint(fields)
         key = key or hashlib.sha256(b"tilda" + delivery.body).hexdigest()
-        return build_identity(fields, key, digest)
+        return fields.identity(key, fields.fingerprint())
 
-    def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
+    def translate(self, delivery: contract.Delivery) -> PaymentEvent | Ignored:
         parsed = delivery.parse_once(self._parse)
-        if isinstance(parsed, TildaForm):
-            # The order is a number made by Tilda, not a reference of the merchant.
-            fields = parsed.fields._replace(order=None)
-            is_paid, otherwise = fields.type == PAID, _NO_TRANSACTION
-        else:
-            fields, is_paid, otherwise = parsed, parsed.type in SUCCESSFUL, _NO_SUCCESS
-        if not is_paid:
-            return otherwise
-        return build_payment_event(fields, EventType.PAID, require_money(fields))
+        if isinstance(parsed, EventFields):
+            if parsed.type not in SUCCESSFUL:
+                return Ignored(Code.NON_SUCCESS_STATUS, "the status is neither paid nor succeeded")
+            return parsed.payment_event(EventType.PAID, parsed.money())
+        if parsed.fields.type != PAID:
+            return Ignored(Code.NON_SUCCESS_STATUS, "the form names no transaction")
+        # The order is a number made by Tilda, not a reference of the merchant.
+        fields = parsed.fields._replace(order=None)
+        return fields.payment_event(EventType.PAID, fields.money())
 
-    def signature_method(self, delivery: Delivery) -> str:
+    def signature_method(self, delivery: contract.Delivery) -> str:
         return "hmac-sha256" if SIGNATURE_HEADER in delivery.headers else "api-key"
 
     def evidence_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
@@ -117,11 +90,13 @@ class Tilda(Provider):
             if name in headers and headers[name].encode() not in self.secrets
         }
 
-    def success_response(self, status: str, event_id: UUID, delivery: Delivery) -> ResponseBody:
+    def success_response(
+        self, status: str, event_id: UUID, delivery: contract.Delivery
+    ) -> contract.ResponseBody:
         is_form = isinstance(delivery.parse_once(self._parse), TildaForm)
-        return _OK if is_form else json_success(status, event_id)
+        return _OK if is_form else contract.json_success(status, event_id)
 
-    def build_sample(self, sample: SampleEvent) -> Webhook:
+    def build_sample(self, sample: contract.SampleEvent) -> contract.Webhook:
         fields = {
             "external_payment_id": sample.payment_id,
             "event_id": sample.event_id,
@@ -133,32 +108,29 @@ class Tilda(Provider):
         }
         body = orjson.dumps({key: value for key, value in fields.items() if value is not None})
         signature = hmac_sha256_hex(self.secrets[0], body).decode()
-        return {"content-type": JSON_TYPE, SIGNATURE_HEADER: signature}, body
+        return {"content-type": contract.JSON_TYPE, SIGNATURE_HEADER: signature}, body
 
     def default_currency(self) -> str:
         return self.currency
 
-    def _is_signature(self, signature: str, body: bytes) -> bool:
-        return any_matches(signature, [hmac_sha256_hex(one, body) for one in self.secrets])
-
     def _is_secret(self, value: str) -> bool:
         return any_matches(value, self.secrets)
 
-    def _parse(self, delivery: Delivery) -> EventFields | TildaForm:
+    def _parse(self, delivery: contract.Delivery) -> EventFields | TildaForm:
         parameters = form_parameters(delivery)
         if parameters is not None:
             return read_form(parameters, self.currency)
         return _read_contract(delivery.json)
 
 
-def configure(config: ProviderConfig) -> Tilda:
+def configure(config: contract.ProviderConfig) -> Tilda:
     """Build the provider of a source. Raises ConfigurationError."""
     config.reject_unknown_options({"currency"})
     secrets = tuple(secret.encode() for secret in config.require_secrets())
     return Tilda(secrets, config.currency("RUB"))
 
 
-def _form_parameters(delivery: Delivery) -> Object | None:
+def _form_parameters(delivery: contract.Delivery) -> read.Object | None:
     """Return a form's parameters, empty if they cannot be read; None if it is not a form."""
     try:
         return form_parameters(delivery)
@@ -173,14 +145,14 @@ def _json_key(fields: EventFields) -> str | None:
     return f"json:{event_id}" if is_form_key else event_id
 
 
-def _read_contract(body: Object) -> EventFields:
+def _read_contract(body: read.Object) -> EventFields:
     return EventFields(
-        type=require_text(body, "status"),
-        payment_id=require_text(body, "external_payment_id"),
-        event_id=read_text(body, "event_id"),
-        amount=read_number(body, "amount"),
-        currency=read_currency(body),
-        email=read_email(body),
-        plan_id=read_text(body, "plan_id"),
-        occurred_at=read_iso_time(body, "paid_at"),
+        type=read.required_text(body, "status"),
+        payment_id=read.required_text(body, "external_payment_id"),
+        event_id=read.text(body, "event_id"),
+        amount=read.number(body, "amount"),
+        currency=read.currency(body),
+        email=read.email(body),
+        plan_id=read.text(body, "plan_id"),
+        occurred_at=read.iso_time(body, "paid_at"),
     )

@@ -25,20 +25,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final, assert_never
+from typing import Any, Final, NamedTuple
 
-from paidonce.core.email import is_email
 from paidonce.core.events import Code, EventType, ExternalId, Ignored, PaymentEvent
 from paidonce.core.money import Money
 from paidonce.errors import (
-    ConfigurationError,
     GatewayMismatchError,
     GatewayUnreachableError,
     InvalidMoneyError,
     MalformedError,
 )
-from paidonce.providers.contract import GatewayQuery, GatewayResponse, ProviderConfig, StatementPage
-from paidonce.providers.fields import Object
+from paidonce.providers import read
+from paidonce.providers.contract import GatewayQuery, GatewayResponse, StatementPage
 
 PAGE_SIZE: Final = 100
 """With ten kilobytes for each payment, a page is within the limit of a response."""
@@ -48,7 +46,7 @@ MAX_READINGS: Final = 3
 """How often a list is read that changes meanwhile."""
 
 
-class PortOneStatus(StrEnum):
+class Status(StrEnum):
     """The status of a payment in the API."""
 
     READY = "READY"
@@ -61,10 +59,10 @@ class PortOneStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PortOneNotification:
+class Notification:
     """A webhook about a payment, with the type that V2 uses for it."""
 
-    type: str  # one of `MIN_STATUS`
+    type: str  # one of `MIN_STATUS`; a parsed webhook of V1 has its status here
     payment_id: str
     order: str | None
     transaction_id: str | None = None
@@ -74,10 +72,10 @@ class PortOneNotification:
 
 
 @dataclass(frozen=True, slots=True)
-class PortOnePayment:
+class Payment:
     """A payment as the API returns it."""
 
-    status: PortOneStatus
+    status: Status
     ids: tuple[ExternalId, ...]
     order: str
     amount: Money
@@ -92,41 +90,33 @@ class PortOnePayment:
     changed_at: datetime | None = None
 
 
-READY: Final = "Transaction.Ready"
-FAILED: Final = "Transaction.Failed"
-PAID: Final = "Transaction.Paid"
-PARTIAL_CANCELLED: Final = "Transaction.PartialCancelled"
-CANCELLED: Final = "Transaction.Cancelled"
-DISPUTE_CREATED: Final = "Transaction.DisputeCreated"
-DISPUTE_RESOLVED: Final = "Transaction.DisputeResolved"
-
-MIN_STATUS: Final[Mapping[str, PortOneStatus]] = {
-    READY: PortOneStatus.READY,
-    "Transaction.VirtualAccountIssued": PortOneStatus.VIRTUAL_ACCOUNT_ISSUED,
-    "Transaction.PayPending": PortOneStatus.PAY_PENDING,
-    FAILED: PortOneStatus.FAILED,
-    PAID: PortOneStatus.PAID,
-    "Transaction.CancelPending": PortOneStatus.READY,  # only requested
-    PARTIAL_CANCELLED: PortOneStatus.PARTIAL_CANCELLED,
-    CANCELLED: PortOneStatus.CANCELLED,
-    DISPUTE_CREATED: PortOneStatus.PAID,
-    DISPUTE_RESOLVED: PortOneStatus.PAID,
+MIN_STATUS: Final[Mapping[str, Status]] = {
+    "Transaction.Ready": Status.READY,
+    "Transaction.VirtualAccountIssued": Status.VIRTUAL_ACCOUNT_ISSUED,
+    "Transaction.PayPending": Status.PAY_PENDING,
+    "Transaction.Failed": Status.FAILED,
+    "Transaction.Paid": Status.PAID,
+    "Transaction.CancelPending": Status.READY,  # only requested
+    "Transaction.PartialCancelled": Status.PARTIAL_CANCELLED,
+    "Transaction.Cancelled": Status.CANCELLED,
+    "Transaction.DisputeCreated": Status.PAID,
+    "Transaction.DisputeResolved": Status.PAID,
 }
 """The least status that a payment has after each event; other events are not about a payment."""
 
 _RANK: Final = {
-    PortOneStatus.READY: 0,
-    PortOneStatus.VIRTUAL_ACCOUNT_ISSUED: 1,
-    PortOneStatus.PAY_PENDING: 1,
-    PortOneStatus.FAILED: 2,
-    PortOneStatus.PAID: 3,
-    PortOneStatus.PARTIAL_CANCELLED: 4,
-    PortOneStatus.CANCELLED: 5,
+    Status.READY: 0,
+    Status.VIRTUAL_ACCOUNT_ISSUED: 1,
+    Status.PAY_PENDING: 1,
+    Status.FAILED: 2,
+    Status.PAID: 3,
+    Status.PARTIAL_CANCELLED: 4,
+    Status.CANCELLED: 5,
 }
 
 
 def translate_payment(
-    payment: PortOnePayment, notification: PortOneNotification, accepts_test: bool
+    payment: Payment, notification: Notification, accepts_test: bool
 ) -> PaymentEvent | Ignored:
     """Translate a payment that a webhook announced.
 
@@ -140,9 +130,10 @@ def translate_payment(
     return _build_event(payment, notification)
 
 
-def statement_entry(payment: PortOnePayment) -> PaymentEvent:
+def statement_entry(payment: Payment) -> PaymentEvent:
     """Translate a payment of a statement, as its newest webhook would be."""
-    return _build_event(payment, PortOneNotification(READY, payment.ids[0].value, payment.order))
+    ready = Notification("Transaction.Ready", payment.ids[0].value, payment.order)
+    return _build_event(payment, ready)
 
 
 def check_same(name: str, expected: str | None, actual: str | None) -> None:
@@ -151,15 +142,16 @@ def check_same(name: str, expected: str | None, actual: str | None) -> None:
         raise GatewayMismatchError(f"its {name} is another than the event's")
 
 
-def check_response(response: GatewayResponse, remedy: str) -> None:
-    """Raise GatewayUnreachableError unless the status is 200."""
+def read_response(response: GatewayResponse, remedy: str) -> read.Object:
+    """Return the body. Raises GatewayUnreachableError unless the status is 200."""
     if response.status in (401, 403):
         raise GatewayUnreachableError(f"the API rejects the key ({response.status}): {remedy}")
     if response.status != 200:
         raise GatewayUnreachableError(f"the API answers {response.status}")
+    return response.json
 
 
-def read_payment(parse: Callable[[Object], PortOnePayment], body: Object) -> PortOnePayment:
+def read_payment(parse: Callable[[read.Object], Payment], body: read.Object) -> Payment:
     """Parse a payment in a response. Raises GatewayUnreachableError."""
     try:
         return parse(body)
@@ -167,28 +159,20 @@ def read_payment(parse: Callable[[Object], PortOnePayment], body: Object) -> Por
         raise GatewayUnreachableError(f"the response cannot be read: {error}") from None
 
 
-def require_api_key(config: ProviderConfig, option: str, example: str) -> str:
-    """Return an API key that a header can contain. Raises ConfigurationError."""
-    key = config.require_secret(option, example).strip()
-    if not (key.isascii() and key.isprintable()):
-        raise ConfigurationError(f"{config.key}.{option} (hidden): contains invalid characters")
-    return key
+_EVENT_TYPES: Final = {
+    Status.READY: EventType.PENDING,
+    Status.VIRTUAL_ACCOUNT_ISSUED: EventType.PENDING,
+    Status.PAY_PENDING: EventType.PROCESSING,
+    Status.FAILED: EventType.FAILED,
+    Status.PAID: EventType.PAID,
+    Status.PARTIAL_CANCELLED: EventType.REFUNDED,
+    Status.CANCELLED: EventType.CANCELED,
+}
 
 
-def valid_email(value: Any) -> str | None:
-    """Return the value if it is an e-mail address."""
-    email = value.strip() if isinstance(value, str) else ""
-    return email if is_email(email) else None
-
-
-_HAD_MONEY: Final = frozenset(
-    {PortOneStatus.PAID, PortOneStatus.PARTIAL_CANCELLED, PortOneStatus.CANCELLED}
-)
-
-
-def _build_event(payment: PortOnePayment, notification: PortOneNotification) -> PaymentEvent:
+def _build_event(payment: Payment, notification: Notification) -> PaymentEvent:
     event_type = _event_type(payment, notification)
-    had_money = payment.status in _HAD_MONEY and event_type is not EventType.VOIDED
+    had_money = _RANK[payment.status] >= _RANK[Status.PAID] and event_type is not EventType.VOIDED
     is_returned = event_type in (EventType.REFUNDED, EventType.CANCELED)
     return PaymentEvent(
         event_type=event_type,
@@ -202,69 +186,51 @@ def _build_event(payment: PortOnePayment, notification: PortOneNotification) -> 
     )
 
 
-def _event_type(payment: PortOnePayment, notification: PortOneNotification) -> EventType:
-    match payment.status:
-        case PortOneStatus.READY | PortOneStatus.VIRTUAL_ACCOUNT_ISSUED:
-            return EventType.PENDING
-        case PortOneStatus.PAY_PENDING:
-            return EventType.PROCESSING
-        case PortOneStatus.FAILED:
-            return EventType.FAILED
-        case PortOneStatus.PAID:
-            # Only its own events report a dispute: others may come late, and bring the money.
-            if notification.type not in (DISPUTE_CREATED, DISPUTE_RESOLVED):
-                return EventType.PAID
-            return EventType.DISPUTE_WON if all(payment.disputes) else EventType.DISPUTED
-        case PortOneStatus.PARTIAL_CANCELLED:
-            return EventType.REFUNDED
-        case PortOneStatus.CANCELLED:
-            # A virtual account can be cancelled before anybody pays into it.
-            was_paid = payment.paid_at is not None or payment.cancelled.amount_minor > 0
-            return EventType.CANCELED if was_paid else EventType.VOIDED
-        case _:
-            assert_never(payment.status)
+def _event_type(payment: Payment, notification: Notification) -> EventType:
+    if payment.status is Status.PAID and notification.type.startswith("Transaction.Dispute"):
+        # Only its own events report a dispute: others may come late, and bring the money.
+        return EventType.DISPUTE_WON if all(payment.disputes) else EventType.DISPUTED
+    was_paid = payment.paid_at is not None or payment.cancelled.amount_minor > 0
+    if payment.status is Status.CANCELLED and not was_paid:
+        return EventType.VOIDED  # a virtual account into which nobody has paid
+    return _EVENT_TYPES[payment.status]
 
 
-def _is_behind(payment: PortOnePayment, notification: PortOneNotification) -> bool:
+def _is_behind(payment: Payment, notification: Notification) -> bool:
     """Whether the API is behind the webhook. Raises GatewayMismatchError if it contradicts it."""
     needed, rank = _RANK[MIN_STATUS[notification.type]], _RANK[payment.status]
-    is_other_attempt = _is_other_attempt(payment, notification)
-    is_about_money = needed >= _RANK[PortOneStatus.PAID]
-    if is_about_money and payment.status is PortOneStatus.FAILED and not is_other_attempt:
+    announced, actual = notification.transaction_id, payment.transaction_id
+    is_other_attempt = announced is not None and actual is not None and announced != actual
+    is_about_money = needed >= _RANK[Status.PAID]
+    if is_about_money and payment.status is Status.FAILED and not is_other_attempt:
         # Some gateways let a payment fail first and find out later that it was paid.
         raise GatewayMismatchError("it failed, and the event says otherwise", may_pass=True)
     if rank < needed:
         # A new attempt may follow one that failed; none follows one that was paid.
         return is_about_money or not is_other_attempt
-    if payment.status is PortOneStatus.PARTIAL_CANCELLED:
+    if payment.status is Status.PARTIAL_CANCELLED:
         return _lacks_cancellation(payment, notification)
-    return payment.status is PortOneStatus.PAID and _lacks_dispute(payment, notification)
+    return payment.status is Status.PAID and _lacks_dispute(payment, notification)
 
 
-def _is_other_attempt(payment: PortOnePayment, notification: PortOneNotification) -> bool:
-    announced, actual = notification.transaction_id, payment.transaction_id
-    return announced is not None and actual is not None and announced != actual
-
-
-def _lacks_cancellation(payment: PortOnePayment, notification: PortOneNotification) -> bool:
+def _lacks_cancellation(payment: Payment, notification: Notification) -> bool:
     """Whether the total does not include the announced cancellation yet.
 
     Where the API lists no cancellations, the status decides.
     """
     announced, listed = notification.cancellation_id, payment.cancellations
-    is_of_one = notification.type == PARTIAL_CANCELLED and announced is not None
+    is_of_one = notification.type == "Transaction.PartialCancelled" and announced is not None
     return is_of_one and bool(listed) and announced not in listed
 
 
-def _lacks_dispute(payment: PortOnePayment, notification: PortOneNotification) -> bool:
+def _lacks_dispute(payment: Payment, notification: Notification) -> bool:
     """Whether the API does not list the announced dispute, or its end, yet."""
-    if notification.type == DISPUTE_CREATED:
+    if notification.type == "Transaction.DisputeCreated":
         return not payment.disputes
-    return notification.type == DISPUTE_RESOLVED and not any(payment.disputes)
+    return notification.type == "Transaction.DisputeResolved" and not any(payment.disputes)
 
 
-@dataclass(frozen=True, slots=True)
-class PaymentList:
+class PaymentList(NamedTuple):
     """One page of the API's list, and the number of payments on all pages."""
 
     items: list[Any]
@@ -277,7 +243,7 @@ class StatementReader:
 
     list_page: Callable[[datetime, datetime, int], GatewayQuery[PaymentList]]
     """Lists the page of this number, from 0, between these times."""
-    translate: Callable[[Object], PaymentEvent | None]
+    translate: Callable[[read.Object], PaymentEvent | None]
     """Translates an item; None if it does not count here."""
     until: datetime
     then: Callable[[], GatewayQuery[StatementPage]] | None = None
