@@ -21,6 +21,7 @@ from paidonce.payouts.caller import GatewayCaller
 from paidonce.payouts.gateway import Gateway, GatewayOptions
 from paidonce.payouts.processor import PayoutOptions, PayoutProcessor
 from paidonce.processing.store import write_callbacks
+from paidonce.runtime.wakeup import Wakeup
 
 NO_GATEWAY = GatewayOptions(
     url="http://127.0.0.1:9", key=None, timeout_s=0.1, rate=100.0, max_calls=4
@@ -126,7 +127,7 @@ async def open_harness(
         database,
         options,
         PayoutProcessor(options),
-        GatewayCaller(database, Gateway(gateway), options),
+        GatewayCaller(database, Gateway(gateway), options, Wakeup()),
         CallbackRetries(database, options),
     )
 

@@ -89,13 +89,10 @@ class CallbackRetries(Service):
 
 
 def _notification(callback: DeadCallback) -> Notification:
-    details = {
-        "transaction": callback.transaction_id,
-        "gateway_status": callback.gateway_status,
-    }
+    details = {"transaction": callback.transaction_id, "gateway_status": callback.gateway_status}
     return Notification(
-        kind=NotificationKind.CALLBACK,
-        at=datetime.now(UTC),
+        NotificationKind.CALLBACK,
+        datetime.now(UTC),
         source=callback.source,
         event_id=EventId(callback.event_id),
         details=clean(details),

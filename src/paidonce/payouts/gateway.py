@@ -10,10 +10,11 @@ from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from paidonce.core.callbacks import GatewayStatus
-from paidonce.core.money import Money, money
-from paidonce.errors import GatewayUnreachableError, InvalidMoneyError, MalformedError
+from paidonce.core.money import Money
+from paidonce.errors import GatewayUnreachableError, InvalidMessageError, MalformedError
 from paidonce.lookup.http_client import HttpClient, HttpTimeouts, RateLimitedClient
-from paidonce.payouts.model import MAX_TRANSACTION_ID, GatewayReport, WalletPayment
+from paidonce.payouts.messages import read_money
+from paidonce.payouts.model import MAX_TRANSACTION_ID, WalletPayment
 from paidonce.providers.contract import GatewayRequest, GatewayResponse
 from paidonce.providers.parsing import parse_object
 
@@ -35,10 +36,6 @@ class GatewayAnswer:
     transaction_id: str
     status: GatewayStatus
     paid: Money | None = None
-
-    @property
-    def report(self) -> GatewayReport:
-        return GatewayReport(self.status, self.paid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +84,9 @@ class Gateway:
             "amount": payment.amount,
             "currency": payment.currency,
         }
-        headers = {"idempotency-key": _header_value(payment.payment_id)}
-        response = await self._call("POST", "/payments", body, headers)
+        # Spaces are escaped: a trailing space is lost in a header, and two payments would be one.
+        key = quote(payment.payment_id, safe="!#$&'*+-.^_`|~:/@")
+        response = await self._call("POST", "/payments", body, {"idempotency-key": key})
         if response.status in CALL_REFUSED:
             raise GatewayUnreachableError(f"it replied {response.status}")
         if response.status >= 400:
@@ -124,32 +122,16 @@ class Gateway:
         return await self._client.call(GatewayRequest(method, f"{self._url}{path}", sent, body))
 
 
-def _header_value(payment_id: str) -> str:
-    """The id in a form that a header can hold.
-
-    Spaces are escaped: a trailing space is lost in a header, and two payments would be one.
-    """
-    return quote(payment_id, safe="!#$&'*+-.^_`|~:/@")
-
-
 def _parse_answer(response: GatewayResponse) -> GatewayAnswer:
     """Raises GatewayUnreachableError for an unreadable answer: the result is unknown."""
     try:
         fields = parse_object(response.body)
         transaction_id = fields.get("transaction_id")
-        status, paid = GatewayStatus(str(fields.get("status"))), _parse_paid(fields)
-    except (MalformedError, InvalidMoneyError, ValueError):
+        status = GatewayStatus(str(fields.get("status")))
+        is_paid_given = fields.get("amount") is not None or fields.get("currency") is not None
+        paid = read_money(fields) if is_paid_given else None
+    except (MalformedError, InvalidMessageError, ValueError):
         raise GatewayUnreachableError("its reply cannot be read") from None
     if not isinstance(transaction_id, str) or not 0 < len(transaction_id) <= MAX_TRANSACTION_ID:
         raise GatewayUnreachableError("its reply has no transaction_id")
     return GatewayAnswer(transaction_id, status, paid)
-
-
-def _parse_paid(fields: dict[str, Any]) -> Money | None:
-    """The paid amount, if it is given. Raises InvalidMoneyError."""
-    amount, currency = fields.get("amount"), fields.get("currency")
-    if amount is None and currency is None:
-        return None
-    if not isinstance(amount, str) or not isinstance(currency, str):
-        raise InvalidMoneyError("an amount and a currency are strings")
-    return money(amount, currency)
