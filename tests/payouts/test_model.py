@@ -57,6 +57,8 @@ GOING = replace(NEW, status=WalletPaymentStatus.PROCESSING, version=2, next_atte
 FAILED = replace(NEW, status=WalletPaymentStatus.FAILED, version=3, failure="DECLINED")
 DONE = replace(NEW, status=WalletPaymentStatus.COMPLETED, version=3)
 
+SUCCEEDED, DECLINED = GatewayReport(GatewayStatus.SUCCEEDED), GatewayReport(GatewayStatus.FAILED)
+
 
 def reserved(status: ReservationStatus, refusal: RejectReason | None = None) -> CommandResult:
     reservation = Reservation("p-1", ASKED.wallet_id, b"", 1000, 0, status, None, NOW, None)
@@ -128,12 +130,12 @@ def test_reports_count_while_processing_and_success_also_after_failure(
 
 def test_success_completes_and_success_after_failure_recovers() -> None:
     """SVC-1"""
-    done = conclude(GOING, GatewayStatus.SUCCEEDED, None, NOW)
+    done = conclude(GOING, SUCCEEDED, None, NOW)
     assert (done.status, message_about(GOING, done)) == (
         WalletPaymentStatus.COMPLETED,
         MessageType.COMPLETED,
     )
-    late = conclude(replace(FAILED, review="X"), GatewayStatus.SUCCEEDED, None, NOW)
+    late = conclude(replace(FAILED, review="X"), SUCCEEDED, None, NOW)
     assert (message_about(FAILED, late), late.failure, late.review) == (
         MessageType.RECOVERED,
         None,
@@ -143,10 +145,10 @@ def test_success_completes_and_success_after_failure_recovers() -> None:
 
 def test_success_without_funds_needs_a_review() -> None:
     """SVC-1: known once, told once, never dropped."""
-    late = conclude(FAILED, GatewayStatus.SUCCEEDED, RejectReason.INSUFFICIENT_FUNDS, NOW)
+    late = conclude(FAILED, SUCCEEDED, RejectReason.INSUFFICIENT_FUNDS, NOW)
     assert late == replace(FAILED, review="INSUFFICIENT_FUNDS")
     assert message_about(FAILED, late) is None
-    early = conclude(GOING, GatewayStatus.SUCCEEDED, RejectReason.INSUFFICIENT_FUNDS, NOW)
+    early = conclude(GOING, SUCCEEDED, RejectReason.INSUFFICIENT_FUNDS, NOW)
     assert (early.status, early.review) == (
         WalletPaymentStatus.FAILED,
         "INSUFFICIENT_FUNDS",
@@ -155,15 +157,15 @@ def test_success_without_funds_needs_a_review() -> None:
 
 def test_failure_with_a_committed_reservation_needs_a_review() -> None:
     """SVC-1"""
-    after = conclude(GOING, GatewayStatus.FAILED, RejectReason.ALREADY_COMMITTED, NOW)
+    after = conclude(GOING, DECLINED, RejectReason.ALREADY_COMMITTED, NOW)
     assert after.review == Review.ALREADY_COMMITTED
-    assert conclude(GOING, GatewayStatus.FAILED, RejectReason.EXPIRED, NOW).review is None
+    assert conclude(GOING, DECLINED, RejectReason.EXPIRED, NOW).review is None
 
 
 def test_the_time_of_a_payment_never_decreases() -> None:
     """QRY-1: whoever started it may have a clock that is ahead."""
     ahead = replace(GOING, updated_at=NOW + timedelta(minutes=5))
-    assert conclude(ahead, GatewayStatus.SUCCEEDED, None, NOW).updated_at == ahead.updated_at
+    assert conclude(ahead, SUCCEEDED, None, NOW).updated_at == ahead.updated_at
 
 
 @pytest.mark.parametrize("order", list(permutations(GatewayStatus)), ids="-".join)
@@ -172,7 +174,7 @@ def test_reports_in_every_order_end_alike(order: tuple[GatewayStatus, ...]) -> N
     payment = GOING
     for word in order:
         if command_for(payment, word) is not None:
-            payment = conclude(payment, word, None, NOW)
+            payment = conclude(payment, GatewayReport(word), None, NOW)
     assert payment.status is WalletPaymentStatus.COMPLETED
 
 

@@ -127,9 +127,8 @@ class GatewayCaller(Service):
             elif isinstance(answer, GatewayRefusal):
                 log.warning("gateway_refused", payment=payment_id, http_code=answer.http_status)
                 reason = model.FailureReason.GATEWAY_REFUSED
-                await self._processor.conclude(
-                    connection, payment, GatewayStatus.FAILED, now, reason
-                )
+                report = model.GatewayReport(GatewayStatus.FAILED, failure=reason)
+                await self._processor.conclude(connection, payment, report, now)
             else:
                 await self._apply(connection, payment, answer, now)
         maybe_crash(CrashPoint.ANSWER_SAVED)
@@ -139,7 +138,11 @@ class GatewayCaller(Service):
     ) -> None:
         """Save the transaction's id, and apply the answer and the callbacks that came before it."""
         after = model.after_answer(payment, self._options.schedule, now)
-        if await self._is_conflict(connection, payment, answer.transaction_id):
+        if payment.transaction_id is None:
+            is_conflict = await store.has_other_payment(connection, payment, answer.transaction_id)
+        else:
+            is_conflict = payment.transaction_id != answer.transaction_id
+        if is_conflict:
             # The answer may be about another payment: a person has to look.
             if after.status is WalletPaymentStatus.PROCESSING or after.review is None:
                 after = replace(after, review=model.Review.TRANSACTION_CONFLICT)
@@ -147,14 +150,6 @@ class GatewayCaller(Service):
             return
         after = replace(after, transaction_id=answer.transaction_id)
         await self._processor.write(connection, [(payment, after)], now)
-        transaction = (after.source_id, answer.transaction_id)
+        transaction = model.TransactionKey(after.source_id, answer.transaction_id)
         reports = {after.payment_id: model.GatewayReport(answer.status, answer.paid)}
         await self._processor.apply_reports(connection, {transaction: after}, reports, now)
-
-    async def _is_conflict(
-        self, connection: Connection, payment: WalletPayment, transaction_id: str
-    ) -> bool:
-        """Whether the payment has another transaction, or the transaction another payment."""
-        if payment.transaction_id is not None:
-            return payment.transaction_id != transaction_id
-        return await store.has_other_payment(connection, payment, transaction_id)

@@ -21,23 +21,15 @@ CALLBACK_RECEIVED: Final = "ProviderCallbackReceived"
 
 def new_message(payment: WalletPayment, message_type: MessageType) -> NewMessage:
     """The message about the current version of a payment."""
-    fields: dict[str, object] = {
-        "payment_id": payment.payment_id,
-        "wallet_id": str(payment.wallet_id),
-        "amount": payment.amount,
-        "currency": payment.currency,
-        "status": payment.status,
-        "transaction_id": payment.transaction_id,
-        "source": payment.source,
-    }
+    names = ["payment_id", "wallet_id", "amount", "currency", "status", "transaction_id", "source"]
     if payment.failure is not None:
-        fields["failure"] = payment.failure
+        names.append("failure")
     return NewMessage(
         aggregate_type=WALLET_PAYMENT,
         key=payment.payment_id,
         type=message_type,
         version=payment.version,
-        payload=fields,
+        payload={name: getattr(payment, name) for name in names},
         occurred_at=payment.updated_at,
     )
 

@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -28,8 +28,12 @@ MAX_DOUBLINGS: Final = 30
 NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """The start of a payment without a message: the current time counts."""
 
-TransactionKey = tuple[SourceId, str]
-"""A source, and the gateway's id of a transaction."""
+
+class TransactionKey(NamedTuple):
+    """A source, and the gateway's id of a transaction."""
+
+    source_id: SourceId
+    transaction_id: str
 
 
 class WalletPaymentStatus(StrEnum):
@@ -39,14 +43,6 @@ class WalletPaymentStatus(StrEnum):
     PROCESSING = "PROCESSING"
     FAILED = "FAILED"
     COMPLETED = "COMPLETED"
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayReport:
-    """The status of a transaction, and the amount that was paid, if the gateway reports it."""
-
-    status: GatewayStatus
-    paid: Money | None = None
 
 
 class MessageType(StrEnum):
@@ -66,6 +62,16 @@ class FailureReason(StrEnum):
     GATEWAY_REFUSED = "GATEWAY_REFUSED"  # the gateway did not accept it
     CURRENCY_MISMATCH = "CURRENCY_MISMATCH"  # the wallet has another currency
     FAILED_BY_OPERATOR = "FAILED_BY_OPERATOR"
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayReport:
+    """The status of a transaction, and the amount that was paid, if the gateway reports it."""
+
+    status: GatewayStatus
+    paid: Money | None = None
+    failure: FailureReason = FailureReason.DECLINED
+    """The reason, if the status is FAILED."""
 
 
 class Review(StrEnum):
@@ -268,17 +274,13 @@ def hold(payment: WalletPayment, review: Review) -> WalletPayment:
 
 
 def conclude(
-    payment: WalletPayment,
-    status: GatewayStatus,
-    reject_reason: RejectReason | None,
-    now: datetime,
-    failure: FailureReason = FailureReason.DECLINED,
+    payment: WalletPayment, report: GatewayReport, reject_reason: RejectReason | None, now: datetime
 ) -> WalletPayment:
     """The payment after a report and its wallet command."""
-    if status is GatewayStatus.FAILED:
+    if report.status is GatewayStatus.FAILED:
         is_committed = reject_reason is RejectReason.ALREADY_COMMITTED
-        return _fail(payment, failure, now, reject_reason if is_committed else None)
-    assert status is GatewayStatus.SUCCEEDED
+        return _fail(payment, report.failure, now, reject_reason if is_committed else None)
+    assert report.status is GatewayStatus.SUCCEEDED
     if reject_reason is None:
         done = replace(payment, status=WalletPaymentStatus.COMPLETED, failure=None, review=None)
         return _next_version(done, now)

@@ -15,7 +15,6 @@ from uuid import UUID
 from paidonce import telemetry
 from paidonce.bus import outbox
 from paidonce.bus.model import Message
-from paidonce.core.callbacks import GatewayStatus
 from paidonce.core.events import SourceId
 from paidonce.core.notifications import NotificationKind
 from paidonce.db.queries import Connection
@@ -24,7 +23,7 @@ from paidonce.notifications import store as notifications_store
 from paidonce.notifications.model import Notification, Routes, clean
 from paidonce.payouts import messages as bus_messages
 from paidonce.payouts import model, store
-from paidonce.payouts.model import FailureReason, GatewayReport, TransactionKey, WalletPayment
+from paidonce.payouts.model import GatewayReport, TransactionKey, WalletPayment
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.telemetry import logger
 from paidonce.wallet.commands import execute
@@ -101,7 +100,7 @@ class PayoutProcessor:
         """Apply the pending callbacks of these transactions; returns those that have a payment."""
         locked = await store.lock_by_transaction(connection, transactions)
         payments = {
-            (one.source_id, one.transaction_id): one
+            TransactionKey(one.source_id, one.transaction_id): one
             for one in locked.payments.values()
             if one.transaction_id is not None
         }
@@ -118,11 +117,10 @@ class PayoutProcessor:
     ) -> None:
         """Apply the gateway's answers to locked payments, then its pending callbacks."""
         reports = {payment_id: [answer] for payment_id, answer in answers.items()}
-        applied: list[tuple[UUID, str]] = []
+        applied: dict[UUID, str] = {}
         for callback_id, transaction, report in await store.lock_callbacks(connection, payments):
-            payment_id = payments[transaction].payment_id
+            payment_id = applied[callback_id] = payments[transaction].payment_id
             reports.setdefault(payment_id, []).append(report)
-            applied.append((callback_id, payment_id))
         current = {one.payment_id: one for one in payments.values()}
         for turn in range(max(map(len, reports.values()), default=0)):
             batch = {name: given[turn] for name, given in reports.items() if turn < len(given)}
@@ -131,20 +129,14 @@ class PayoutProcessor:
         maybe_crash(CrashPoint.CALLBACK_APPLIED)
 
     async def conclude(
-        self,
-        connection: Connection,
-        payment: WalletPayment,
-        status: GatewayStatus,
-        now: datetime,
-        failure: FailureReason = FailureReason.DECLINED,
+        self, connection: Connection, payment: WalletPayment, report: GatewayReport, now: datetime
     ) -> WalletPayment:
-        """Apply a status to a locked payment; returns the payment after it."""
-        payment_id = payment.payment_id
-        reports = {payment_id: GatewayReport(status)}
-        after = await self._apply_batch(connection, {payment_id: payment}, reports, now, failure)
+        """Apply a report to a locked payment; returns the payment after it."""
+        name = payment.payment_id
+        after = await self._apply_batch(connection, {name: payment}, {name: report}, now)
         if not after:
             await store.save(connection, [(payment, payment)])
-        return after.get(payment_id, payment)
+        return after.get(name, payment)
 
     async def _apply_batch(
         self,
@@ -152,7 +144,6 @@ class PayoutProcessor:
         payments: Mapping[str, WalletPayment],
         reports: Mapping[str, GatewayReport],
         now: datetime,
-        failure: FailureReason = FailureReason.DECLINED,
     ) -> dict[str, WalletPayment]:
         """Apply one report to each payment; returns the payments that changed."""
         changes: list[tuple[WalletPayment, WalletPayment]] = []
@@ -165,9 +156,8 @@ class PayoutProcessor:
                 commands[name] = command
         results = await execute(connection, list(commands.values())) if commands else []
         for name, result in zip(commands, results, strict=True):
-            payment, status = payments[name], reports[name].status
-            after = model.conclude(payment, status, result.reject_reason, now, failure)
-            changes.append((payment, after))
+            after = model.conclude(payments[name], reports[name], result.reject_reason, now)
+            changes.append((payments[name], after))
         await self.write(connection, changes, now)
         return {after.payment_id: after for _, after in changes}
 
@@ -195,9 +185,7 @@ class PayoutProcessor:
 
 
 async def _reserve(
-    connection: Connection,
-    payments: Sequence[WalletPayment],
-    currencies: Mapping[str, str | None],
+    connection: Connection, payments: Sequence[WalletPayment], currencies: Mapping[str, str | None]
 ) -> dict[str, CommandResult]:
     """Reserve the amounts, except from a wallet with another currency."""
     matching = [one for one in payments if currencies[one.payment_id] in (None, one.currency)]

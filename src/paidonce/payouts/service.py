@@ -92,8 +92,9 @@ class PayoutService:
             payment, now = await _lock(connection, payment_id)
             if payment.review not in model.CAPTURABLE:
                 raise PayoutRejectedError("CONFLICT", "this payment has nothing to capture")
+            report = model.GatewayReport(GatewayStatus.SUCCEEDED)
             after = await self._processor(payment).conclude(
-                connection, replace(payment, review=None), GatewayStatus.SUCCEEDED, now
+                connection, replace(payment, review=None), report, now
             )
             if after.status is not WalletPaymentStatus.COMPLETED:
                 raise PayoutRejectedError("INSUFFICIENT_FUNDS", "the wallet cannot pay for it yet")
@@ -111,8 +112,9 @@ class PayoutService:
             if payment.review is None or payment.status is WalletPaymentStatus.COMPLETED:
                 raise PayoutRejectedError("CONFLICT", "this payment cannot be failed")
             reason = model.FailureReason.FAILED_BY_OPERATOR
+            report = model.GatewayReport(GatewayStatus.FAILED, failure=reason)
             await self._processor(payment).conclude(
-                connection, replace(payment, review=None), GatewayStatus.FAILED, now, reason
+                connection, replace(payment, review=None), report, now
             )
             await _audit(connection, actor, "wallet_payment_failed", payment_id)
         return await self.get(payment_id)

@@ -119,13 +119,13 @@ async def search(connection: Connection, query: model.WalletPaymentQuery) -> lis
 async def pending_transactions(connection: Connection, ids: Iterable[UUID]) -> set[TransactionKey]:
     """The transactions of those callbacks that are pending."""
     rows = await QUERIES["pending_transactions"].rows(connection, id=list(ids))
-    return {(row["source_id"], row["transaction_id"]) for row in rows}
+    return {_transaction_key(row) for row in rows}
 
 
 async def due_callbacks(connection: Connection, limit: int) -> dict[UUID, TransactionKey]:
     """The callbacks to try again now, with their transactions."""
     rows = await QUERIES["due_callbacks"].rows(connection, limit=limit)
-    return {row["id"]: (row["source_id"], row["transaction_id"]) for row in rows}
+    return {row["id"]: _transaction_key(row) for row in rows}
 
 
 async def lock_callbacks(
@@ -133,16 +133,14 @@ async def lock_callbacks(
 ) -> list[tuple[UUID, TransactionKey, GatewayReport]]:
     """Lock the callbacks of these transactions that were not applied; their payments are locked."""
     rows = await QUERIES["lock_callbacks"].rows(connection, **_transaction_columns(transactions))
-    return [(row["id"], (row["source_id"], row["transaction_id"]), _report(row)) for row in rows]
+    return [(row["id"], _transaction_key(row), _report(row)) for row in rows]
 
 
-async def finish_callbacks(connection: Connection, applied: Sequence[tuple[UUID, str]]) -> None:
+async def finish_callbacks(connection: Connection, applied: Mapping[UUID, str]) -> None:
     """Mark callbacks as applied, each to the payment with this id."""
     if applied:
         await QUERIES["finish_callbacks"].run(
-            connection,
-            id=[callback_id for callback_id, _ in applied],
-            payment_id=[payment_id for _, payment_id in applied],
+            connection, id=list(applied), payment_id=list(applied.values())
         )
 
 
@@ -186,9 +184,9 @@ def _dead_callback(row: asyncpg.Record) -> DeadCallback:
     return from_row(DeadCallback, row, gateway_status=GatewayStatus(row["gateway_status"]))
 
 
+def _transaction_key(row: asyncpg.Record) -> TransactionKey:
+    return TransactionKey(row["source_id"], row["transaction_id"])
+
+
 def _transaction_columns(transactions: Iterable[TransactionKey]) -> dict[str, list[object]]:
-    keys = sorted(set(transactions))
-    return {
-        "source_id": [source_id for source_id, _ in keys],
-        "transaction_id": [transaction_id for _, transaction_id in keys],
-    }
+    return columns_of(sorted(set(transactions)), *TransactionKey._fields)

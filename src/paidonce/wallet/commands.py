@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-import orjson
 from uuid_utils.compat import uuid7
 
 from paidonce import telemetry
 from paidonce.core.events import WalletId
 from paidonce.core.money import format_minor
 from paidonce.core.wallets import Wallet
+from paidonce.db.audit import AuditEntry
 from paidonce.db.pool import Database, OwnConnection, Trouble, away, is_lock_timeout, trouble
 from paidonce.db.queries import Connection, WrittenRow
 from paidonce.errors import DatabaseUnavailableError
@@ -30,7 +30,6 @@ from paidonce.wallet.reservations import Command, CommandResult, Reservation, Re
 
 log = logger(__name__)
 
-EXPIRY_PERIOD_S: Final = 10.0
 EXPIRY_PAGE: Final = 128
 MAX_EXPIRY_PAGES: Final = 20
 MAX_WAITING: Final = 4096
@@ -51,7 +50,7 @@ class WalletBatch:
         self._wallets = dict(loaded.wallets)
         self._reservations = dict(loaded.reservations)
         self._entries: list[WrittenRow] = []
-        self._audit: list[store.AuditRow] = []
+        self._audit: list[AuditEntry] = []
 
     def execute(self, command: Command, actor: str | None = None) -> CommandResult:
         """Execute a command after the earlier ones; what an actor changes is audited."""
@@ -69,7 +68,7 @@ class WalletBatch:
             for one in result.entries
         ]
         if actor is not None:
-            self._audit.append(_audit_row(actor, wallet, result.reservation))
+            self._audit.append(_audit_entry(actor, wallet, result.reservation))
         return result
 
     def changes(self) -> store.WalletChanges:
@@ -96,7 +95,7 @@ class WalletBatch:
         return self._wallets.get(command.wallet_id) if isinstance(command, Reserve) else None
 
 
-def _audit_row(actor: str, wallet: Wallet, reservation: Reservation) -> store.AuditRow:
+def _audit_entry(actor: str, wallet: Wallet, reservation: Reservation) -> AuditEntry:
     minor = reservation.committed_minor or reservation.amount_minor
     details = {
         "payment_id": telemetry.masked(reservation.payment_id),
@@ -104,8 +103,7 @@ def _audit_row(actor: str, wallet: Wallet, reservation: Reservation) -> store.Au
         "amount": format_minor(minor, wallet.currency),
         "currency": wallet.currency,
     }
-    action = f"wallet_{reservation.status.lower()}"
-    return store.AuditRow(actor, action, orjson.dumps(details).decode())
+    return AuditEntry(None, actor, f"wallet_{reservation.status.lower()}", True, details)
 
 
 async def execute(connection: Connection, commands: Sequence[Command]) -> list[CommandResult]:
@@ -254,7 +252,7 @@ class ReservationExpiry:
     """A task of the janitor. The database's clock decides what has expired."""
 
     name = "reservations"
-    period_s = EXPIRY_PERIOD_S
+    period_s = 10.0
 
     async def run_once(self, connection: Connection, now: datetime) -> bool:
         """Release a few pages; returns whether there are more."""

@@ -8,9 +8,11 @@ from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
+import orjson
 
 from paidonce.core.events import WalletId
 from paidonce.core.wallets import Wallet
+from paidonce.db.audit import AuditEntry
 from paidonce.db.queries import Connection, WrittenRow, columns_of, load_queries
 from paidonce.db.search import read_in_order
 from paidonce.wallet.reservations import Command, Reservation, ReservationStatus, Reserve
@@ -34,15 +36,6 @@ class LoadedWallets:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditRow:
-    """An operator's action. `details` is JSON with masked texts."""
-
-    actor: str
-    action: str
-    details: str
-
-
-@dataclass(frozen=True, slots=True)
 class WalletChanges:
     """The rows that a batch of commands writes."""
 
@@ -52,7 +45,7 @@ class WalletChanges:
     """With the status that was loaded."""
     entries: list[WrittenRow]
     """In the order of the type `written_reservation_entry`."""
-    audit: list[AuditRow]
+    audit: list[AuditEntry]
 
 
 async def create_wallet(
@@ -112,7 +105,8 @@ async def write(connection: Connection, changes: WalletChanges) -> None:
             for loaded, one in changes.changed
         ],
         entries=changes.entries,
-        **columns_of(changes.audit, "actor", "action", "details"),
+        **columns_of(changes.audit, "actor", "action"),
+        details=[orjson.dumps(one.details).decode() for one in changes.audit],
         expected=expected,
     )
 
