@@ -23,7 +23,7 @@ from paidonce.notifications import store as notifications_store
 from paidonce.notifications.model import Notification, Routes, clean
 from paidonce.payouts import messages as bus_messages
 from paidonce.payouts import model, store
-from paidonce.payouts.model import GatewayReport, TransactionKey, WalletPayment
+from paidonce.payouts.model import GatewayReport, TransactionKey, WalletPayment, WalletPaymentStatus
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.telemetry import logger
 from paidonce.wallet.commands import execute
@@ -85,9 +85,7 @@ class PayoutProcessor:
         for one in initiations:
             _require_same(locked.payments[one.payment_id], one, locked.now)
         new = [
-            payment
-            for payment in locked.payments.values()
-            if payment.status is model.WalletPaymentStatus.INITIATED
+            one for one in locked.payments.values() if one.status is WalletPaymentStatus.INITIATED
         ]
         results = await _reserve(connection, new, locked.wallet_currencies)
         maybe_crash(CrashPoint.RESERVED)

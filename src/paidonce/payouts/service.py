@@ -9,10 +9,11 @@ from paidonce.bus import outbox
 from paidonce.core.actors import HOST, Actor
 from paidonce.core.callbacks import GatewayStatus
 from paidonce.core.events import WalletId
+from paidonce.core.money import format_minor
 from paidonce.db.audit import record_action
 from paidonce.db.paging import ListQuery, Page, page_of
 from paidonce.db.pool import Database
-from paidonce.db.queries import Connection
+from paidonce.db.queries import Connection, from_row
 from paidonce.db.search import count_rows
 from paidonce.errors import InvalidRequestError, NotFoundError, PayoutRejectedError
 from paidonce.payouts import model, store, views
@@ -93,13 +94,11 @@ class PayoutService:
             if payment.review not in model.CAPTURABLE:
                 raise PayoutRejectedError("CONFLICT", "this payment has nothing to capture")
             report = model.GatewayReport(GatewayStatus.SUCCEEDED)
-            after = await self._processor(payment).conclude(
-                connection, replace(payment, review=None), report, now
-            )
+            after = await self._conclude(connection, payment, report, now)
             if after.status is not WalletPaymentStatus.COMPLETED:
                 raise PayoutRejectedError("INSUFFICIENT_FUNDS", "the wallet cannot pay for it yet")
             await _audit(connection, actor, "wallet_payment_captured", payment_id)
-        return await self.get(payment_id)
+        return model.wallet_payment_view(after)
 
     async def fail(self, payment_id: str, actor: Actor) -> WalletPaymentView:
         """Fail a payment that needs a review, and release its amount.
@@ -113,11 +112,9 @@ class PayoutService:
                 raise PayoutRejectedError("CONFLICT", "this payment cannot be failed")
             reason = model.FailureReason.FAILED_BY_OPERATOR
             report = model.GatewayReport(GatewayStatus.FAILED, failure=reason)
-            await self._processor(payment).conclude(
-                connection, replace(payment, review=None), report, now
-            )
+            after = await self._conclude(connection, payment, report, now)
             await _audit(connection, actor, "wallet_payment_failed", payment_id)
-        return await self.get(payment_id)
+        return model.wallet_payment_view(after)
 
     async def count_reviews(self) -> dict[str, int]:
         """The number of payments to review, by reason."""
@@ -128,23 +125,21 @@ class PayoutService:
     async def get_view(self, payment_id: str) -> views.PayoutView:
         """The view of a payment in the read model. Raises NotFoundError."""
         async with self._database.connection() as connection:
-            view = await views.find_view(connection, payment_id)
-        if view is None:
+            row = await store.QUERIES["find_view"].row(connection, payment_id=payment_id)
+        if row is None:
             raise NotFoundError("there is no view of a payment with this id")
-        return view
+        status = WalletPaymentStatus(row["status"])
+        amount = format_minor(row["amount_minor"], row["currency"])
+        return from_row(views.PayoutView, row, status=status, amount=amount)
 
     async def rebuild_views(self, progress: Callable[[int], None]) -> int:
         """Rebuild the read model from the outbox; returns the number of payments."""
-        done = 0
-        async for number in views.rebuild(self._database):
-            done += number
-            progress(done)
-        return done
+        return await views.rebuild(self._database, progress)
 
     async def dead_callbacks(self, query: ListQuery) -> Page[model.DeadCallback]:
         """A page of callbacks without a payment that are not tried any more, newest first."""
         async with self._database.connection() as connection:
-            found = await store.dead_callbacks(connection, query.cursor, query.limit + 1)
+            found = await store.dead_callbacks(connection, query)
         return page_of(found, query.limit, lambda one: one.id)
 
     async def count_dead_callbacks(self) -> int:
@@ -170,9 +165,17 @@ class PayoutService:
             "NO_GATEWAY", "no gateway for payments out of a wallet is configured"
         )
 
-    def _processor(self, payment: WalletPayment) -> PayoutProcessor:
+    async def _conclude(
+        self,
+        connection: Connection,
+        payment: WalletPayment,
+        report: model.GatewayReport,
+        now: datetime,
+    ) -> WalletPayment:
+        """The payment after its review."""
         options = PayoutOptions(payment.source_id, payment.source, self._rules.routes)
-        return PayoutProcessor(options)
+        reviewed = replace(payment, review=None)
+        return await PayoutProcessor(options).conclude(connection, reviewed, report, now)
 
 
 async def _lock(connection: Connection, payment_id: str) -> tuple[WalletPayment, datetime]:

@@ -13,7 +13,7 @@ import asyncpg
 
 from paidonce.core.callbacks import CALLBACK_DELAYS_S, GatewayStatus
 from paidonce.core.money import Money
-from paidonce.db.paging import last_id_of
+from paidonce.db.paging import ListQuery, last_id_of
 from paidonce.db.queries import Connection, Query, columns_of, from_row, load_queries
 from paidonce.payouts import model
 from paidonce.payouts.model import DeadCallback, GatewayReport, TransactionKey, WalletPayment
@@ -154,11 +154,11 @@ async def postpone_callbacks(
     return [_dead_callback(row) for row in rows if row["ended_at"] is not None]
 
 
-async def dead_callbacks(
-    connection: Connection, cursor: UUID | None, limit: int
-) -> list[DeadCallback]:
-    """Callbacks whose attempts are used up, newest first."""
-    rows = await QUERIES["dead_callbacks"].rows(connection, last_id=last_id_of(cursor), limit=limit)
+async def dead_callbacks(connection: Connection, query: ListQuery) -> list[DeadCallback]:
+    """Up to `limit + 1` callbacks whose attempts are used up, newest first."""
+    rows = await QUERIES["dead_callbacks"].rows(
+        connection, last_id=last_id_of(query.cursor), limit=query.limit + 1
+    )
     return [_dead_callback(row) for row in rows]
 
 

@@ -4,7 +4,7 @@ The bus consumer marks each message as consumed in the transaction that updates 
 does not depend on the order of messages or on repeats: an older one never replaces a newer one.
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -12,7 +12,7 @@ from typing import Final
 from paidonce.bus.model import Message, topic_of
 from paidonce.core.money import format_minor, money
 from paidonce.db.pool import Database
-from paidonce.db.queries import Connection, Query, columns_of, from_row, load_queries
+from paidonce.db.queries import Connection, Query, columns_of, load_queries
 from paidonce.payouts.messages import WALLET_PAYMENT, read_fields, read_money, read_payment_id
 from paidonce.payouts.model import MessageType, WalletPaymentStatus
 
@@ -52,25 +52,13 @@ async def consume(connection: Connection, messages: Sequence[Message]) -> None:
     await _save(connection, QUERIES["save_views"], messages)
 
 
-async def find_view(connection: Connection, payment_id: str) -> PayoutView | None:
-    """The view of a payment."""
-    row = await QUERIES["find_view"].row(connection, payment_id=payment_id)
-    if row is None:
-        return None
-    return from_row(
-        PayoutView,
-        row,
-        status=WalletPaymentStatus(row["status"]),
-        amount=format_minor(row["amount_minor"], row["currency"]),
-    )
+async def rebuild(database: Database, progress: Callable[[int], None]) -> int:
+    """Rebuild the views from the outbox, page by page; returns the number of payments.
 
-
-async def rebuild(database: Database) -> AsyncIterator[int]:
-    """Rebuild the views from the outbox, page by page; yields the number of payments of each.
-
-    Views of payments that are no longer in the outbox stay.
+    `progress` is called with the number so far. Views of payments that are no longer in the outbox
+    stay.
     """
-    after = ""
+    after, done = "", 0
     while True:
         async with database.transaction() as connection:
             await QUERIES["lock_views"].run(connection)
@@ -80,9 +68,10 @@ async def rebuild(database: Database) -> AsyncIterator[int]:
             messages = [Message(topic=topic_of(WALLET_PAYMENT), **dict(row)) for row in rows]
             await _save(connection, QUERIES["save_views"].without("newer"), messages)
         number = len({one.key for one in messages})
-        yield number
+        done += number
+        progress(done)
         if number < REBUILD_PAGE:
-            return
+            return done
         after = messages[-1].key
 
 

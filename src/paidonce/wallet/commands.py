@@ -115,7 +115,7 @@ async def execute(connection: Connection, commands: Sequence[Command]) -> list[C
     """
     submissions = [_Submission(command, None) for command in commands]
     results = await _execute(connection, store.lock, submissions)
-    _count(commands, results)
+    _count(submissions, results)
     return results
 
 
@@ -188,7 +188,7 @@ class _Session:
 
     async def _execute(self, batch: Sequence[_Entry]) -> None:
         results = await self._commit(batch)
-        _count([entry.item.command for entry in batch], results)
+        _count([entry.item for entry in batch], results)
         for entry, one in zip(batch, results, strict=True):
             entry.resolve(one)
 
@@ -239,10 +239,10 @@ async def _execute(
     return results
 
 
-def _count(commands: Sequence[Command], results: Sequence[CommandResult]) -> None:
+def _count(submissions: Sequence[_Submission], results: Sequence[CommandResult]) -> None:
     counts = Counter(
-        (type(command).__name__.lower(), one.reject_reason or "EXECUTED")
-        for command, one in zip(commands, results, strict=True)
+        (type(one.command).__name__.lower(), result.reject_reason or "EXECUTED")
+        for one, result in zip(submissions, results, strict=True)
     )
     for labels, number in counts.items():
         bound(WALLET_COMMANDS, *labels).inc(number)
@@ -258,8 +258,9 @@ class ReservationExpiry:
         """Release a few pages; returns whether there are more."""
         for _ in range(MAX_EXPIRY_PAGES):
             async with connection.transaction():
-                page = await store.expired_reservations(connection, EXPIRY_PAGE)
-                commands = [reservations.Expire(one) for one in page]
+                expired = store.QUERIES["expired_reservations"]
+                page = await expired.rows(connection, limit=EXPIRY_PAGE)
+                commands = [reservations.Expire(row["payment_id"]) for row in page]
                 results = await execute(connection, commands) if page else []
             ended = [one.reservation.status for one in results if one.reservation is not None]
             number = ended.count(reservations.ReservationStatus.EXPIRED)

@@ -13,6 +13,7 @@ from paidonce.core.orders import MAX_REFERENCE
 from paidonce.db.audit import record_action
 from paidonce.db.paging import Page, page_of
 from paidonce.db.pool import Database
+from paidonce.db.search import read_in_order
 from paidonce.errors import (
     InvalidMoneyError,
     InvalidRequestError,
@@ -85,8 +86,12 @@ class WalletService:
     async def entries(self, wallet_id: UUID, query: model.EntryQuery) -> Page[model.EntryView]:
         """A page of a wallet's ledger entries, newest first. Raises NotFoundError."""
         await self.get(wallet_id)
-        async with self._database.connection() as connection:
-            rows = await store.entries_of(connection, wallet_id, query.cursor, query.limit + 1)
+        accounts = [f"wallet:{wallet_id}", f"receivable:{wallet_id}"]
+        before = store.LAST_ENTRY if query.cursor is None else query.cursor
+        async with self._database.connection() as connection, read_in_order(connection):
+            rows = await store.QUERIES["entries"].rows(
+                connection, accounts=accounts, before=before, limit=query.limit + 1
+            )
         return page_of([model.entry_view(row) for row in rows], query.limit, lambda one: one.id)
 
     async def verify(

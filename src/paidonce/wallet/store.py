@@ -14,7 +14,6 @@ from paidonce.core.events import WalletId
 from paidonce.core.wallets import Wallet
 from paidonce.db.audit import AuditEntry
 from paidonce.db.queries import Connection, WrittenRow, columns_of, load_queries
-from paidonce.db.search import read_in_order
 from paidonce.wallet.reservations import Command, Reservation, ReservationStatus, Reserve
 
 QUERIES: Final = load_queries(__file__)
@@ -118,25 +117,6 @@ async def find_reservation(
     loaded = await _load(connection, wallet_id=[], payment_id=[payment_id])
     found = loaded.reservations.get(payment_id)
     return None if found is None else (found, loaded.wallets[found.wallet_id].currency)
-
-
-async def expired_reservations(connection: Connection, limit: int) -> list[str]:
-    """The payment ids of open reservations that have expired, the oldest first."""
-    rows = await QUERIES["expired_reservations"].rows(connection, limit=limit)
-    return [row["payment_id"] for row in rows]
-
-
-async def entries_of(
-    connection: Connection, wallet_id: UUID, before: int | None, limit: int
-) -> Sequence[asyncpg.Record]:
-    """Entries of a wallet below an id, newest first."""
-    async with read_in_order(connection):
-        return await QUERIES["entries"].rows(
-            connection,
-            accounts=[f"wallet:{wallet_id}", f"receivable:{wallet_id}"],
-            before=LAST_ENTRY if before is None else before,
-            limit=limit,
-        )
 
 
 async def _load(connection: Connection, **ids: object) -> LoadedWallets:
