@@ -16,7 +16,6 @@ from paidonce.payouts.model import (
     GatewayReport,
     Initiation,
     MessageType,
-    PollSchedule,
     Review,
     WalletPayment,
     WalletPaymentStatus,
@@ -28,7 +27,9 @@ from paidonce.payouts.model import (
     find_mismatch,
     hold,
     message_about,
+    pause_after,
 )
+from paidonce.settings import PayoutSettings
 from paidonce.wallet.reservations import (
     CommandResult,
     LateCapture,
@@ -180,7 +181,7 @@ def test_reports_in_every_order_end_alike(order: tuple[GatewayStatus, ...]) -> N
 
 def test_a_silent_gateway_is_polled_with_growing_pauses_then_slowly() -> None:
     """SVC-1 RET-1: after an hour a person knows."""
-    schedule, asked_at, payment = PollSchedule(), NOW, GOING
+    schedule, asked_at, payment = PayoutSettings(), NOW, GOING
     gaps: list[float] = []
     for number in range(40):
         payment = after_silence(replace(payment, attempts=number + 1), schedule, asked_at)
@@ -199,7 +200,7 @@ def test_a_silent_gateway_is_polled_with_growing_pauses_then_slowly() -> None:
 
 def test_a_pending_payment_is_polled_with_growing_pauses_then_slowly() -> None:
     """SVC-1 RET-1: after a day a person knows, and goes on knowing while nobody answers."""
-    schedule, asked_at, payment = PollSchedule(), NOW, GOING
+    schedule, asked_at, payment = PayoutSettings(), NOW, GOING
     gaps: list[float] = []
     for number in range(400):
         payment = after_answer(replace(payment, attempts=number + 1), schedule, asked_at)
@@ -244,8 +245,8 @@ def test_a_payment_with_a_mismatch_is_held_for_a_person(
     assert message_about(payment, held) is None
     assert command_for(held, word) is None
     later = NOW + timedelta(days=30)
-    assert after_answer(held, PollSchedule(), later) == held
-    assert after_silence(held, PollSchedule(), later) == held
+    assert after_answer(held, PayoutSettings(), later) == held
+    assert after_silence(held, PayoutSettings(), later) == held
 
 
 @given(asked=st.integers(min_value=0, max_value=10**9))
@@ -253,8 +254,8 @@ def test_pauses_are_limited(asked: int) -> None:
     """RET-1"""
     assert (
         timedelta(0)
-        < PollSchedule().pause_after(asked)
-        <= timedelta(seconds=PollSchedule().longest_s)
+        < pause_after(asked, PayoutSettings())
+        <= timedelta(seconds=PayoutSettings().longest_pause_s)
     )
 
 

@@ -71,7 +71,8 @@ class CallbackRetries(Service):
         return len(due)
 
     async def _postpone(self, connection: Connection, ids: Iterable[UUID]) -> None:
-        dead = await store.postpone_callbacks(connection, ids, self._options.callback_attempts)
+        max_attempts = self._options.settings.callback_attempts
+        dead = await store.postpone_callbacks(connection, ids, max_attempts)
         for callback in dead:
             telemetry.bound(telemetry.CALLBACKS_DEAD, callback.source).inc()
             log.error(

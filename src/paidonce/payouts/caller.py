@@ -71,13 +71,12 @@ class GatewayCaller(Service):
 
     async def _begin(self) -> int:
         """Start calls for due payments, up to the limit; returns their number."""
-        options = self._gateway.options
-        room = options.max_calls - len(self._calling)
+        room = self._gateway.max_calls - len(self._calling)
         if room == 0:
             await asyncio.wait(self._calling, return_when=asyncio.FIRST_COMPLETED)
             return 1
         async with self._database.connection() as connection:
-            due = await store.claim(connection, limit=room, lease_s=options.lease_s)
+            due = await store.claim(connection, limit=room, lease_s=self._gateway.lease_s)
         for payment in due:
             task = asyncio.create_task(self._call(payment))
             self._calling.add(task)
@@ -122,7 +121,7 @@ class GatewayCaller(Service):
             if has_ended and not isinstance(answer, GatewayAnswer):
                 return
             if answer is None:
-                after = model.after_silence(payment, self._options.schedule, now)
+                after = model.after_silence(payment, self._options.settings, now)
                 await self._processor.write(connection, [(payment, after)], now)
             elif isinstance(answer, GatewayRefusal):
                 log.warning("gateway_refused", payment=payment_id, http_code=answer.http_status)
@@ -137,7 +136,7 @@ class GatewayCaller(Service):
         self, connection: Connection, payment: WalletPayment, answer: GatewayAnswer, now: datetime
     ) -> None:
         """Save the transaction's id, and apply the answer and the callbacks that came before it."""
-        after = model.after_answer(payment, self._options.schedule, now)
+        after = model.after_answer(payment, self._options.settings, now)
         if payment.transaction_id is None:
             is_conflict = await store.has_other_payment(connection, payment, answer.transaction_id)
         else:

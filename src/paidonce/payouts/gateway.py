@@ -5,7 +5,7 @@
 optionally `{amount, currency}` that were paid.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
@@ -17,6 +17,7 @@ from paidonce.payouts.messages import read_money
 from paidonce.payouts.model import MAX_TRANSACTION_ID, WalletPayment
 from paidonce.providers.contract import GatewayRequest, GatewayResponse
 from paidonce.providers.parsing import parse_object
+from paidonce.settings import PayoutSettings
 
 LEASE_MARGIN_S: Final = 5.0
 CALLS_PER_ATTEMPT: Final = 2
@@ -45,34 +46,20 @@ class GatewayRefusal:
     http_status: int
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayOptions:
-    """Where the gateway is, and the limits of calls to it."""
-
-    url: str = field(repr=False)
-    key: str | None = field(repr=False)
-    timeout_s: float
-    rate: float
-    """Calls per second."""
-    max_calls: int
-    """Concurrent calls."""
-
-    @property
-    def lease_s(self) -> float:
-        """The longest duration of an attempt, with the wait for the rate limit."""
-        waiting_s = self.max_calls * CALLS_PER_ATTEMPT / self.rate
-        return self.timeout_s * CALLS_PER_ATTEMPT + waiting_s + LEASE_MARGIN_S
-
-
 class Gateway:
     """Calls the gateway, with limits on time, size and rate, and without redirects."""
 
-    def __init__(self, options: GatewayOptions) -> None:
-        self.options = options
-        self._url = options.url.rstrip("/")
-        connect_s = min(HttpTimeouts().connect_s, options.timeout_s)
-        self._http = HttpClient(HttpTimeouts(connect_s=connect_s, call_s=options.timeout_s))
-        self._client = RateLimitedClient(self._http, options.rate)
+    def __init__(self, settings: PayoutSettings, key: str | None) -> None:
+        assert settings.gateway_url is not None
+        self.max_calls = settings.max_calls
+        waiting_s = settings.max_calls * CALLS_PER_ATTEMPT / settings.rate
+        self.lease_s = settings.timeout_s * CALLS_PER_ATTEMPT + waiting_s + LEASE_MARGIN_S
+        """The longest duration of an attempt, with the wait for the rate limit."""
+        self._key = key
+        self._url = settings.gateway_url.rstrip("/")
+        connect_s = min(HttpTimeouts().connect_s, settings.timeout_s)
+        self._http = HttpClient(HttpTimeouts(connect_s=connect_s, call_s=settings.timeout_s))
+        self._client = RateLimitedClient(self._http, settings.rate)
 
     async def send(self, payment: WalletPayment) -> GatewayAnswer | GatewayRefusal:
         """Send a payment. A repeated call pays once.
@@ -117,8 +104,8 @@ class Gateway:
         headers: dict[str, str] | None = None,
     ) -> GatewayResponse:
         sent = {"accept": "application/json", **(headers or {})}
-        if self.options.key is not None:
-            sent["authorization"] = f"Bearer {self.options.key}"
+        if self._key is not None:
+            sent["authorization"] = f"Bearer {self._key}"
         return await self._client.call(GatewayRequest(method, f"{self._url}{path}", sent, body))
 
 

@@ -20,6 +20,7 @@ from paidonce.core.events import SourceId, WalletId
 from paidonce.core.input import Reference, Text
 from paidonce.core.money import Money, format_minor, matches
 from paidonce.db.paging import ListQuery
+from paidonce.settings import PayoutSettings
 from paidonce.wallet import reservations
 from paidonce.wallet.reservations import RejectReason
 
@@ -199,22 +200,6 @@ class DeadCallback:
     ended_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class PollSchedule:
-    """How often the gateway is asked about a payment, and when a person is notified."""
-
-    first_s: float = 1.0
-    longest_s: float = 300.0
-    silent_after_s: float = 3_600.0
-    pending_after_s: float = 86_400.0
-    slow_s: float = 3_600.0
-
-    def pause_after(self, attempts: int) -> timedelta:
-        """Doubles with each attempt, up to `longest_s`."""
-        doublings = min(max(attempts - 1, 0), MAX_DOUBLINGS)
-        return timedelta(seconds=min(self.first_s * 2**doublings, self.longest_s))
-
-
 def message_about(before: WalletPayment, after: WalletPayment) -> MessageType | None:
     """The message about a change: there is one for each version."""
     if after.version == before.version:
@@ -289,29 +274,35 @@ def conclude(
     return _fail(payment, reject_reason, now, reject_reason)
 
 
-def after_silence(payment: WalletPayment, schedule: PollSchedule, now: datetime) -> WalletPayment:
+def after_silence(payment: WalletPayment, settings: PayoutSettings, now: datetime) -> WalletPayment:
     """The payment after a call without an answer. The gateway is asked again, finally slowly."""
     if payment.has_mismatch:
         return payment
-    return _poll_again(payment, schedule, now, schedule.silent_after_s, Review.GATEWAY_SILENT)
+    return _poll_again(payment, settings, now, settings.silent_after_s, Review.GATEWAY_SILENT)
 
 
-def after_answer(payment: WalletPayment, schedule: PollSchedule, now: datetime) -> WalletPayment:
+def after_answer(payment: WalletPayment, settings: PayoutSettings, now: datetime) -> WalletPayment:
     """The payment after an answer. If it is still processing, the gateway is asked again."""
     if payment.review == Review.GATEWAY_SILENT:
         payment = replace(payment, review=None)
     if payment.status is not WalletPaymentStatus.PROCESSING or payment.has_mismatch:
         return payment
-    return _poll_again(payment, schedule, now, schedule.pending_after_s, Review.GATEWAY_PENDING)
+    return _poll_again(payment, settings, now, settings.pending_after_s, Review.GATEWAY_PENDING)
+
+
+def pause_after(attempts: int, settings: PayoutSettings) -> timedelta:
+    """Doubles with each attempt, up to `longest_pause_s`."""
+    doublings = min(max(attempts - 1, 0), MAX_DOUBLINGS)
+    return timedelta(seconds=min(settings.first_pause_s * 2**doublings, settings.longest_pause_s))
 
 
 def _poll_again(
-    payment: WalletPayment, schedule: PollSchedule, now: datetime, after_s: float, review: Review
+    payment: WalletPayment, settings: PayoutSettings, now: datetime, after_s: float, review: Review
 ) -> WalletPayment:
     """Ask again; an old payment slowly, and a person reviews it."""
     if now - payment.created_at < timedelta(seconds=after_s):
-        return replace(payment, next_attempt_at=now + schedule.pause_after(payment.attempts))
-    slowly = now + timedelta(seconds=schedule.slow_s)
+        return replace(payment, next_attempt_at=now + pause_after(payment.attempts, settings))
+    slowly = now + timedelta(seconds=settings.slow_pause_s)
     return replace(payment, next_attempt_at=slowly, review=payment.review or review)
 
 

@@ -7,7 +7,7 @@ its callbacks, then its wallet, each in the order of their ids.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
@@ -25,6 +25,7 @@ from paidonce.payouts import messages as bus_messages
 from paidonce.payouts import model, store
 from paidonce.payouts.model import GatewayReport, TransactionKey, WalletPayment, WalletPaymentStatus
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
+from paidonce.settings import PayoutSettings
 from paidonce.telemetry import logger
 from paidonce.wallet.commands import execute
 from paidonce.wallet.reservations import Command, CommandResult, Reserve
@@ -42,13 +43,12 @@ Changes = Sequence[tuple[WalletPayment, WalletPayment]]
 
 @dataclass(frozen=True, slots=True)
 class PayoutOptions:
-    """The source of the gateway, how often it is asked, and who is notified."""
+    """The source of the gateway, who is notified, and how often the gateway is asked."""
 
     source_id: SourceId
     source: str
-    routes: Routes = field(default_factory=dict)
-    schedule: model.PollSchedule = field(default_factory=model.PollSchedule)
-    callback_attempts: int = 16
+    routes: Routes
+    settings: PayoutSettings = PayoutSettings()  # noqa: RUF009 - it is frozen
 
 
 class PayoutProcessor:
