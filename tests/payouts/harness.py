@@ -18,13 +18,13 @@ from paidonce.core.notifications import NotificationKind
 from paidonce.db.pool import Database
 from paidonce.payouts.callbacks import CallbackRetries
 from paidonce.payouts.caller import GatewayCaller
-from paidonce.payouts.gateway import Gateway, GatewayOptions
+from paidonce.payouts.gateway import Gateway
 from paidonce.payouts.processor import PayoutOptions, PayoutProcessor
 from paidonce.processing.store import write_callbacks
+from paidonce.runtime.wakeup import Wakeup
+from paidonce.settings import PayoutSettings
 
-NO_GATEWAY = GatewayOptions(
-    url="http://127.0.0.1:9", key=None, timeout_s=0.1, rate=100.0, max_calls=4
-)
+NO_GATEWAY = "http://127.0.0.1:9"
 ROUTES = {NotificationKind.WALLET_PAYMENT: ("people",), NotificationKind.CALLBACK: ("people",)}
 
 
@@ -117,16 +117,18 @@ class PayoutHarness:
 
 
 async def open_harness(
-    database: Database, gateway: GatewayOptions = NO_GATEWAY, **changes: Any
+    database: Database, gateway_url: str = NO_GATEWAY, key: str | None = None, **changes: Any
 ) -> PayoutHarness:
     async with database.transaction() as connection:
         source_id: SourceId = await register_source(connection, "bank", "standard")
-    options = PayoutOptions(source_id, "bank", ROUTES, **changes)
+    limits: dict[str, Any] = {"timeout_s": 0.1, "rate": 100.0, "max_calls": 4}
+    settings = PayoutSettings(gateway_url=gateway_url, source="bank", **limits | changes)
+    options = PayoutOptions(source_id, "bank", ROUTES, settings)
     return PayoutHarness(
         database,
         options,
         PayoutProcessor(options),
-        GatewayCaller(database, Gateway(gateway), options),
+        GatewayCaller(database, Gateway(settings, key), options, Wakeup()),
         CallbackRetries(database, options),
     )
 

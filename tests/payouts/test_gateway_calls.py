@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 import pytest_asyncio
 
 from paidonce.db.pool import Database
-from paidonce.payouts.gateway import GatewayOptions
 from tests.payouts.harness import PayoutHarness, initiated, open_harness
 from tests.support.payout_gateway import KEY, Manners, PayingGateway, running
 
@@ -18,8 +17,7 @@ async def gateway() -> AsyncIterator[PayingGateway]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def payouts(database: Database, gateway: PayingGateway) -> AsyncIterator[PayoutHarness]:
-    access = GatewayOptions(url=gateway.url, key=KEY, timeout_s=2.0, rate=1_000.0, max_calls=4)
-    opened = await open_harness(database, access)
+    opened = await open_harness(database, gateway.url, KEY, timeout_s=2.0, rate=1_000.0)
     yield opened
     await opened.caller.close()
 

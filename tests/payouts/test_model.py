@@ -16,7 +16,6 @@ from paidonce.payouts.model import (
     GatewayReport,
     Initiation,
     MessageType,
-    PollSchedule,
     Review,
     WalletPayment,
     WalletPaymentStatus,
@@ -27,7 +26,10 @@ from paidonce.payouts.model import (
     conclude,
     find_mismatch,
     hold,
+    message_about,
+    pause_after,
 )
+from paidonce.settings import PayoutSettings
 from paidonce.wallet.reservations import (
     CommandResult,
     LateCapture,
@@ -39,7 +41,7 @@ from paidonce.wallet.reservations import (
 )
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
-ASKED = Initiation("p-1", WalletId(UUID(int=1)), Money(1000, "RUB"), SourceId(1))
+ASKED = Initiation("p-1", WalletId(UUID(int=1)), 1000, "RUB", SourceId(1))
 NEW = WalletPayment(
     payment_id="p-1",
     wallet_id=ASKED.wallet_id,
@@ -56,6 +58,8 @@ GOING = replace(NEW, status=WalletPaymentStatus.PROCESSING, version=2, next_atte
 FAILED = replace(NEW, status=WalletPaymentStatus.FAILED, version=3, failure="DECLINED")
 DONE = replace(NEW, status=WalletPaymentStatus.COMPLETED, version=3)
 
+SUCCEEDED, DECLINED = GatewayReport(GatewayStatus.SUCCEEDED), GatewayReport(GatewayStatus.FAILED)
+
 
 def reserved(status: ReservationStatus, refusal: RejectReason | None = None) -> CommandResult:
     reservation = Reservation("p-1", ASKED.wallet_id, b"", 1000, 0, status, None, NOW, None)
@@ -64,9 +68,9 @@ def reserved(status: ReservationStatus, refusal: RejectReason | None = None) -> 
 
 def test_a_payment_with_a_reservation_is_processing() -> None:
     """SVC-1: the gateway is to be told at once."""
-    step = begin(NEW, reserved(ReservationStatus.RESERVED), NOW)
-    assert step.message is MessageType.PROCESSING
-    assert step.payment == replace(
+    after = begin(NEW, reserved(ReservationStatus.RESERVED), NOW)
+    assert message_about(NEW, after) is MessageType.PROCESSING
+    assert after == replace(
         NEW, status=WalletPaymentStatus.PROCESSING, version=2, next_attempt_at=NOW
     )
 
@@ -92,9 +96,9 @@ def test_a_payment_with_a_reservation_is_processing() -> None:
 )
 def test_a_payment_without_a_reservation_fails(result: CommandResult | None, failure: str) -> None:
     """SVC-1: also when somebody has ended a reservation of that name before."""
-    step = begin(NEW, result, NOW)
-    assert (step.payment.status, step.payment.failure) == (WalletPaymentStatus.FAILED, failure)
-    assert (step.message, step.payment.version, step.payment.next_attempt_at) == (
+    after = begin(NEW, result, NOW)
+    assert (after.status, after.failure) == (WalletPaymentStatus.FAILED, failure)
+    assert (message_about(NEW, after), after.version, after.next_attempt_at) == (
         MessageType.FAILED,
         2,
         None,
@@ -127,13 +131,13 @@ def test_reports_count_while_processing_and_success_also_after_failure(
 
 def test_success_completes_and_success_after_failure_recovers() -> None:
     """SVC-1"""
-    done = conclude(GOING, GatewayStatus.SUCCEEDED, None, NOW)
-    assert (done.payment.status, done.message) == (
+    done = conclude(GOING, SUCCEEDED, None, NOW)
+    assert (done.status, message_about(GOING, done)) == (
         WalletPaymentStatus.COMPLETED,
         MessageType.COMPLETED,
     )
-    late = conclude(replace(FAILED, review="X"), GatewayStatus.SUCCEEDED, None, NOW)
-    assert (late.message, late.payment.failure, late.payment.review) == (
+    late = conclude(replace(FAILED, review="X"), SUCCEEDED, None, NOW)
+    assert (message_about(FAILED, late), late.failure, late.review) == (
         MessageType.RECOVERED,
         None,
         None,
@@ -142,11 +146,11 @@ def test_success_completes_and_success_after_failure_recovers() -> None:
 
 def test_success_without_funds_needs_a_review() -> None:
     """SVC-1: known once, told once, never dropped."""
-    late = conclude(FAILED, GatewayStatus.SUCCEEDED, RejectReason.INSUFFICIENT_FUNDS, NOW)
-    assert late.payment == replace(FAILED, review="INSUFFICIENT_FUNDS")
-    assert late.message is None
-    early = conclude(GOING, GatewayStatus.SUCCEEDED, RejectReason.INSUFFICIENT_FUNDS, NOW)
-    assert (early.payment.status, early.payment.review) == (
+    late = conclude(FAILED, SUCCEEDED, RejectReason.INSUFFICIENT_FUNDS, NOW)
+    assert late == replace(FAILED, review="INSUFFICIENT_FUNDS")
+    assert message_about(FAILED, late) is None
+    early = conclude(GOING, SUCCEEDED, RejectReason.INSUFFICIENT_FUNDS, NOW)
+    assert (early.status, early.review) == (
         WalletPaymentStatus.FAILED,
         "INSUFFICIENT_FUNDS",
     )
@@ -154,17 +158,15 @@ def test_success_without_funds_needs_a_review() -> None:
 
 def test_failure_with_a_committed_reservation_needs_a_review() -> None:
     """SVC-1"""
-    step = conclude(GOING, GatewayStatus.FAILED, RejectReason.ALREADY_COMMITTED, NOW)
-    assert step.payment.review == Review.ALREADY_COMMITTED
-    assert conclude(GOING, GatewayStatus.FAILED, RejectReason.EXPIRED, NOW).payment.review is None
+    after = conclude(GOING, DECLINED, RejectReason.ALREADY_COMMITTED, NOW)
+    assert after.review == Review.ALREADY_COMMITTED
+    assert conclude(GOING, DECLINED, RejectReason.EXPIRED, NOW).review is None
 
 
 def test_the_time_of_a_payment_never_decreases() -> None:
     """QRY-1: whoever started it may have a clock that is ahead."""
     ahead = replace(GOING, updated_at=NOW + timedelta(minutes=5))
-    assert (
-        conclude(ahead, GatewayStatus.SUCCEEDED, None, NOW).payment.updated_at == ahead.updated_at
-    )
+    assert conclude(ahead, SUCCEEDED, None, NOW).updated_at == ahead.updated_at
 
 
 @pytest.mark.parametrize("order", list(permutations(GatewayStatus)), ids="-".join)
@@ -173,13 +175,13 @@ def test_reports_in_every_order_end_alike(order: tuple[GatewayStatus, ...]) -> N
     payment = GOING
     for word in order:
         if command_for(payment, word) is not None:
-            payment = conclude(payment, word, None, NOW).payment
+            payment = conclude(payment, GatewayReport(word), None, NOW)
     assert payment.status is WalletPaymentStatus.COMPLETED
 
 
 def test_a_silent_gateway_is_polled_with_growing_pauses_then_slowly() -> None:
     """SVC-1 RET-1: after an hour a person knows."""
-    schedule, asked_at, payment = PollSchedule(), NOW, GOING
+    schedule, asked_at, payment = PayoutSettings(), NOW, GOING
     gaps: list[float] = []
     for number in range(40):
         payment = after_silence(replace(payment, attempts=number + 1), schedule, asked_at)
@@ -198,7 +200,7 @@ def test_a_silent_gateway_is_polled_with_growing_pauses_then_slowly() -> None:
 
 def test_a_pending_payment_is_polled_with_growing_pauses_then_slowly() -> None:
     """SVC-1 RET-1: after a day a person knows, and goes on knowing while nobody answers."""
-    schedule, asked_at, payment = PollSchedule(), NOW, GOING
+    schedule, asked_at, payment = PayoutSettings(), NOW, GOING
     gaps: list[float] = []
     for number in range(400):
         payment = after_answer(replace(payment, attempts=number + 1), schedule, asked_at)
@@ -238,16 +240,13 @@ def test_a_payment_with_a_mismatch_is_held_for_a_person(
     payment: WalletPayment, word: GatewayStatus
 ) -> None:
     """SVC-1 PAY-4: it moves by no word, and nobody is asked."""
-    step = hold(payment, Review.AMOUNT_MISMATCH)
-    assert (step.payment.status, step.payment.next_attempt_at, step.message) == (
-        payment.status,
-        None,
-        None,
-    )
-    assert command_for(step.payment, word) is None
+    held = hold(payment, Review.AMOUNT_MISMATCH)
+    assert (held.status, held.next_attempt_at) == (payment.status, None)
+    assert message_about(payment, held) is None
+    assert command_for(held, word) is None
     later = NOW + timedelta(days=30)
-    assert after_answer(step.payment, PollSchedule(), later) == step.payment
-    assert after_silence(step.payment, PollSchedule(), later) == step.payment
+    assert after_answer(held, PayoutSettings(), later) == held
+    assert after_silence(held, PayoutSettings(), later) == held
 
 
 @given(asked=st.integers(min_value=0, max_value=10**9))
@@ -255,8 +254,8 @@ def test_pauses_are_limited(asked: int) -> None:
     """RET-1"""
     assert (
         timedelta(0)
-        < PollSchedule().pause_after(asked)
-        <= timedelta(seconds=PollSchedule().longest_s)
+        < pause_after(asked, PayoutSettings())
+        <= timedelta(seconds=PayoutSettings().longest_pause_s)
     )
 
 

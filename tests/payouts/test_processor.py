@@ -14,7 +14,6 @@ from paidonce.db.pool import Database, Trouble, trouble
 from paidonce.errors import InvalidMessageError
 from paidonce.payouts import store
 from paidonce.payouts.gateway import GatewayAnswer, GatewayRefusal
-from paidonce.payouts.model import PollSchedule
 from paidonce.wallet.commands import execute
 from paidonce.wallet.reservations import Reserve
 from tests.payouts.harness import PayoutHarness, at_once, initiated, message, open_harness
@@ -277,9 +276,7 @@ async def test_a_second_report_changes_nothing(payouts: PayoutHarness) -> None:
 
 async def test_a_silent_gateway_is_notified_once(payouts: PayoutHarness) -> None:
     """SVC-1 RET-1: and asked on."""
-    hurried = await open_harness(
-        payouts.database, schedule=PollSchedule(silent_after_s=1e-6, slow_s=60.0)
-    )
+    hurried = await open_harness(payouts.database, silent_after_s=1e-6, slow_pause_s=60.0)
     await payouts.consume(initiated("p", await payouts.wallet()))
     for _ in range(3):
         await hurried.caller.save("p", None)

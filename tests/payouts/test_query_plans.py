@@ -10,6 +10,7 @@ from paidonce.db.pool import Database
 from paidonce.db.queries import Connection, Query
 from paidonce.db.search import LAST_ID
 from paidonce.payouts import store
+from paidonce.payouts.store import payments_query
 from tests.processing.test_query_plans import (
     assert_few_rows_are_touched,
     assert_no_table_is_read_through,
@@ -71,35 +72,22 @@ MANY_TRANSACTIONS: Final = {"source_id": [1] * FEW, "transaction_id": TRANSACTIO
 POSTPONED: Final = {"id": IDS, "max_attempts": 16, "delays_s": [1.0]}
 COSTS: Final[dict[str, tuple[Query, dict[str, Any], int]]] = {
     "claim": (QUERIES["claim"], {"limit": 16, "lease_s": 30.0}, 0),
-    "lock": (QUERIES["lock"].without("transaction"), {"payment_id": NAMES}, FEW),
-    "lock by transaction": (QUERIES["lock"].without("payment_id"), MANY_TRANSACTIONS, FEW),
-    "find": (
-        QUERIES["search"].without("after", "any_review", "review"),
-        {"payment_id": "p-5000", "limit": 1},
-        1,
-    ),
-    "search": (
-        QUERIES["search"].without("payment_id", "any_review", "review"),
-        {"after": "p-5000", "limit": FEW},
-        FEW,
-    ),
-    "search reviews": (
-        QUERIES["search"].without("payment_id", "review"),
-        {"after": "", "limit": FEW},
-        FEW,
-    ),
+    "lock": (payments_query("payment_id", "lock"), {"payment_id": NAMES}, FEW),
+    "lock by transaction": (payments_query("transaction", "lock"), MANY_TRANSACTIONS, FEW),
+    "find": (payments_query("payment_id"), {"payment_id": ["p-5000"]}, 1),
+    "search": (payments_query("page"), {"after": "p-5000", "limit": FEW}, FEW),
+    "search reviews": (payments_query("page", "any_review"), {"after": "", "limit": FEW}, FEW),
     "due_callbacks": (QUERIES["due_callbacks"], {"limit": 100}, 0),
     "pending_transactions": (QUERIES["pending_transactions"], {"id": IDS}, FEW),
     "lock_callbacks": (QUERIES["lock_callbacks"], MANY_TRANSACTIONS, FEW),
     "finish_callbacks": (QUERIES["finish_callbacks"], {"id": IDS, "payment_id": NAMES}, FEW),
     "postpone_callbacks": (QUERIES["postpone_callbacks"], POSTPONED, FEW),
     "dead_callbacks": (QUERIES["dead_callbacks"], {"last_id": LAST_ID, "limit": FEW}, FEW),
-    "payments_in_outbox": (
-        QUERIES["payments_in_outbox"],
+    "messages_in_outbox": (
+        QUERIES["messages_in_outbox"],
         {"after": "", "limit": FEW},
         2 * FEW + 1,
     ),
-    "messages_of": (QUERIES["messages_of"], {"payment_id": NAMES}, 2 * FEW),
 }
 
 

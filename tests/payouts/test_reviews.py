@@ -13,7 +13,6 @@ from paidonce.core.money import Money
 from paidonce.db.pool import Database
 from paidonce.errors import ConflictError
 from paidonce.payouts.gateway import GatewayAnswer, GatewayRefusal
-from paidonce.payouts.model import PollSchedule
 from paidonce.settings import WalletSettings
 from tests.payouts.harness import PayoutHarness, initiated, open_harness
 from tests.support.batches import NO_RULES
@@ -123,7 +122,7 @@ async def test_success_after_an_operator_failed_it_captures_the_amount(
     payouts: PayoutHarness, verbs: Services
 ) -> None:
     """SVC-1: success after FAILED takes the money, whoever had let go of it."""
-    hurried = await open_harness(payouts.database, schedule=PollSchedule(pending_after_s=1e-6))
+    hurried = await open_harness(payouts.database, pending_after_s=1e-6)
     wallet = await payouts.wallet()
     await payouts.consume(initiated("p", wallet))
     await hurried.caller.save("p", GatewayAnswer("tx", GatewayStatus.PENDING))
@@ -137,8 +136,9 @@ async def test_success_after_an_operator_failed_it_captures_the_amount(
 
 async def test_a_payment_that_stays_pending_is_notified_once(payouts: PayoutHarness) -> None:
     """SVC-1 RET-1: and asked about on, slowly; also when the gateway is silent in between."""
-    schedule = PollSchedule(silent_after_s=1e-6, pending_after_s=1e-6, slow_s=60.0)
-    hurried = await open_harness(payouts.database, schedule=schedule)
+    hurried = await open_harness(
+        payouts.database, silent_after_s=1e-6, pending_after_s=1e-6, slow_pause_s=60.0
+    )
     await payouts.consume(initiated("p", await payouts.wallet()))
     for answer in (
         GatewayAnswer("tx", GatewayStatus.PENDING),

@@ -134,8 +134,7 @@ async def test_a_lost_connection_is_replaced(
     wallet_id = await funded_wallet(module_database, 100)
     await wallets.execute(Reserve(new_payment_id(), wallet_id, 1))
     (session,) = wallets._idle
-    assert session._connection is not None
-    session._connection.terminate()
+    (await session._connection.get()).terminate()
     await asyncio.gather(
         *(wallets.execute(Reserve(new_payment_id(), wallet_id, 1)) for _ in range(3)),
         return_exceptions=True,

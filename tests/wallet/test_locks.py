@@ -1,7 +1,6 @@
 """What others change between a look at a wallet and what is written of it."""
 
 import asyncio
-from datetime import UTC, datetime
 from typing import Final
 
 import asyncpg
@@ -15,7 +14,6 @@ from tests.support.batches import somebody_waits
 from tests.wallet.scenarios import balances, funded_wallet, new_payment_id, reject_reasons, rows
 
 MANY: Final = 64
-NOW: Final = datetime.now(UTC)
 
 
 async def test_wallets_are_locked_in_the_order_of_their_ids(module_database: Database) -> None:
@@ -129,7 +127,7 @@ async def test_what_changed_since_it_was_read_is_not_overwritten(
         async with connection.transaction():
             await execute(connection, [Reserve(payment, wallet_id, 10)])
         loaded = await store.load(connection, [Commit(payment)])
-        batch = WalletBatch(loaded, NOW)
+        batch = WalletBatch(loaded)
         batch.execute(Commit(payment))
         if column == "version":
             await connection.execute("UPDATE wallets SET version = version + 1")

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final, TypeVar
 from uuid import uuid4
@@ -170,7 +170,7 @@ class Wallets(RuleBasedStateMachine):
         """As `obey` does it, by the model's clock."""
         connection, now = self.house.connection, START + timedelta(hours=self.model.clock)
         async with connection.transaction():
-            batch = WalletBatch(await store.lock(connection, commands), now)
+            batch = WalletBatch(replace(await store.lock(connection, commands), now=now))
             results = [batch.execute(command) for command in commands]
             await store.write(connection, batch.changes())
         return results

@@ -41,7 +41,6 @@ from paidonce.notifications.notifier import Notifier
 from paidonce.payouts import processor, views
 from paidonce.payouts.callbacks import CallbackRetries
 from paidonce.payouts.caller import GatewayCaller
-from paidonce.payouts.gateway import Gateway
 from paidonce.processing.items import QueueName, Rules, Source
 from paidonce.queue.worker import MAX_BATCH, MAX_BYTES_IN_HAND, Worker
 from paidonce.reconciliation.worker import ReconciliationWorker
@@ -200,7 +199,7 @@ def _payouts(
         routes=rules.routes,
         wakeup=wakeup,
     )
-    caller = GatewayCaller(database, Gateway(gateway), options, wakeup)
+    caller = GatewayCaller(database, gateway, options, wakeup)
     return [consumer, caller, CallbackRetries(database, options)]
 
 

@@ -16,8 +16,7 @@ from paidonce.guard.setup import check_limits, load_addresses
 from paidonce.hooks.registry import Handlers, import_handlers, registered_handlers
 from paidonce.keys.pepper import load_pepper
 from paidonce.notifications.channels import load_channels, routes
-from paidonce.payouts.gateway import GatewayOptions
-from paidonce.payouts.model import PollSchedule
+from paidonce.payouts.gateway import Gateway
 from paidonce.payouts.processor import PayoutOptions
 from paidonce.processing.items import Rules, Source
 from paidonce.providers import load_providers, load_source_secrets
@@ -119,8 +118,8 @@ def check_timers(settings: Settings) -> None:
             )
 
 
-def load_gateway(settings: Settings) -> GatewayOptions | None:
-    """How to reach the gateway of payouts; None if there is none. Raises ConfigurationError."""
+def load_gateway(settings: Settings) -> Gateway | None:
+    """The gateway of payouts; None if there is none. Raises ConfigurationError."""
     chosen = settings.payouts
     if chosen.gateway_url is None:
         return None
@@ -129,13 +128,7 @@ def load_gateway(settings: Settings) -> GatewayOptions | None:
             f"payouts.source = {chosen.source!r}: there is no such source; name the one "
             "whose webhooks are the gateway's callbacks"
         )
-    return GatewayOptions(
-        url=chosen.gateway_url,
-        key=next(_gateway_keys(settings), None),
-        timeout_s=chosen.timeout_s,
-        rate=chosen.rate,
-        max_calls=chosen.max_calls,
-    )
+    return Gateway(chosen, next(_gateway_keys(settings), None))
 
 
 def payout_options(settings: Settings, rules: Rules) -> PayoutOptions | None:
@@ -143,15 +136,7 @@ def payout_options(settings: Settings, rules: Rules) -> PayoutOptions | None:
     source = next((one for one in rules.sources.values() if one.is_payout_source), None)
     if source is None:
         return None
-    chosen = settings.payouts
-    schedule = PollSchedule(
-        first_s=chosen.first_pause_s,
-        longest_s=chosen.longest_pause_s,
-        silent_after_s=chosen.silent_after_s,
-        pending_after_s=chosen.pending_after_s,
-        slow_s=chosen.slow_pause_s,
-    )
-    return PayoutOptions(source.id, source.name, rules.routes, schedule, chosen.callback_attempts)
+    return PayoutOptions(source.id, source.name, rules.routes, settings.payouts)
 
 
 def _gateway_keys(settings: Settings) -> Iterator[str]:

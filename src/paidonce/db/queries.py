@@ -5,7 +5,7 @@ and become $1, $2, … in the order of their first appearance.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -85,6 +85,11 @@ def from_row(record: type[T], row: asyncpg.Record | Row, **others: object) -> T:
     """A record whose fields are given here, or are columns of the row. It may have more columns."""
     names = {one.name for one in fields(record)} - others.keys()
     return record(**{name: row[name] for name in names}, **others)
+
+
+def columns_of(items: Collection[object], *names: str) -> dict[str, list[object]]:
+    """These attributes of the items, each as the array that a query unnests."""
+    return {name: [getattr(one, name) for one in items] for name in names}
 
 
 def load_queries(module: str) -> dict[str, Query]:

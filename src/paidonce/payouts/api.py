@@ -8,12 +8,8 @@ from fastapi import FastAPI, Query, Response, status
 from paidonce.api.auth import Operator, Reader
 from paidonce.core.input import Reference
 from paidonce.db.paging import ListQuery, Page
-from paidonce.payouts.model import (
-    DeadCallback,
-    WalletPaymentQuery,
-    WalletPaymentRequest,
-    WalletPaymentView,
-)
+from paidonce.payouts import model
+from paidonce.payouts.model import WalletPaymentView
 from paidonce.payouts.service import PayoutService
 from paidonce.payouts.views import PayoutView
 
@@ -28,7 +24,7 @@ def add_to(api: FastAPI, payouts: PayoutService) -> None:
         tags=["wallet payments"],
     )
     async def start_wallet_payment(
-        body: WalletPaymentRequest, actor: Operator, answer: Response
+        body: model.WalletPaymentRequest, actor: Operator, answer: Response
     ) -> WalletPaymentView:
         """Start a payment out of a wallet. A repeat returns its current state, with 200.
 
@@ -43,7 +39,7 @@ def add_to(api: FastAPI, payouts: PayoutService) -> None:
 
     @api.get("/api/v1/wallet-payments", tags=["wallet payments"])
     async def list_wallet_payments(
-        query: Annotated[WalletPaymentQuery, Query()], actor: Reader
+        query: Annotated[model.WalletPaymentQuery, Query()], actor: Reader
     ) -> Page[WalletPaymentView]:
         """Payments out of wallets, in the order of their ids."""
         return await payouts.search(query)
@@ -76,7 +72,7 @@ def add_to(api: FastAPI, payouts: PayoutService) -> None:
     @api.get("/api/v1/gateway-callbacks", tags=["wallet payments"])
     async def list_dead_callbacks(
         query: Annotated[ListQuery, Query()], actor: Reader
-    ) -> Page[DeadCallback]:
+    ) -> Page[model.DeadCallback]:
         """Callbacks without a payment that are not tried any more, newest first."""
         return await payouts.dead_callbacks(query)
 

@@ -44,26 +44,21 @@ class CallbackRetries(Service):
                 await self.pause(POLL_S)
 
     async def run_once(self) -> int:
-        """Try due callbacks; returns their number."""
-        try:
-            return await self._try(MAX_BATCH)
-        except Exception as error:
-            if trouble(error) in (Trouble.AWAY, Trouble.RERUN):
-                raise
-            log.warning("callback_failed", exc_info=error)
-            return await self._try_first()
+        """Try due callbacks; returns their number.
 
-    async def _try_first(self) -> int:
-        """Try the first callback alone after a failed batch, and postpone it if it fails."""
-        try:
-            return await self._try(1)
-        except Exception as error:
-            if trouble(error) in (Trouble.AWAY, Trouble.RERUN):
-                raise
-            async with self._database.transaction() as connection:
-                due = await store.due_callbacks(connection, 1)
-                await self._postpone(connection, due)
-            return len(due)
+        After a failed batch, the first callback is tried alone, and postponed if it fails.
+        """
+        for limit in (MAX_BATCH, 1):
+            try:
+                return await self._try(limit)
+            except Exception as error:
+                if trouble(error) in (Trouble.AWAY, Trouble.RERUN):
+                    raise
+                log.warning("callback_failed", exc_info=error)
+        async with self._database.transaction() as connection:
+            due = await store.due_callbacks(connection, 1)
+            await self._postpone(connection, due)
+        return len(due)
 
     async def _try(self, limit: int) -> int:
         async with self._database.transaction() as connection:
@@ -75,7 +70,8 @@ class CallbackRetries(Service):
         return len(due)
 
     async def _postpone(self, connection: Connection, ids: Iterable[UUID]) -> None:
-        dead = await store.postpone_callbacks(connection, ids, self._options.callback_attempts)
+        max_attempts = self._options.settings.callback_attempts
+        dead = await store.postpone_callbacks(connection, ids, max_attempts)
         for callback in dead:
             metrics.bound(metrics.CALLBACKS_DEAD, callback.source).inc()
             log.error(
@@ -88,13 +84,10 @@ class CallbackRetries(Service):
 
 
 def _notification(callback: DeadCallback) -> Notification:
-    details = {
-        "transaction": callback.transaction_id,
-        "gateway_status": callback.gateway_status,
-    }
+    details = {"transaction": callback.transaction_id, "gateway_status": callback.gateway_status}
     return Notification(
-        kind=NotificationKind.CALLBACK,
-        at=datetime.now(UTC),
+        NotificationKind.CALLBACK,
+        datetime.now(UTC),
         source=callback.source,
         event_id=EventId(callback.event_id),
         details=clean(details),

@@ -15,16 +15,9 @@ from paidonce.core.callbacks import GatewayStatus
 from paidonce.db.pool import Database, Trouble, trouble
 from paidonce.db.queries import Connection
 from paidonce.errors import GatewayUnreachableError
-from paidonce.payouts import store
+from paidonce.payouts import model, store
 from paidonce.payouts.gateway import Gateway, GatewayAnswer, GatewayRefusal
-from paidonce.payouts.model import (
-    FailureReason,
-    Review,
-    WalletPayment,
-    WalletPaymentStatus,
-    after_answer,
-    after_silence,
-)
+from paidonce.payouts.model import WalletPayment, WalletPaymentStatus
 from paidonce.payouts.processor import PayoutOptions, PayoutProcessor
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.runtime.service import POLLING, Delays, Service
@@ -33,27 +26,21 @@ from paidonce.telemetry import logger
 
 log = logger(__name__)
 
-MAX_RERUNS: Final = 20
+MAX_RUNS: Final = 20
 
 
 class GatewayCaller(Service):
     """Calls the gateway for payments that are due, several at once."""
 
     def __init__(
-        self,
-        database: Database,
-        gateway: Gateway,
-        options: PayoutOptions,
-        wakeup: Wakeup | None = None,
+        self, database: Database, gateway: Gateway, options: PayoutOptions, wakeup: Wakeup
     ) -> None:
         super().__init__("payout caller")
         self._database = database
         self._gateway = gateway
         self._options = options
         self._processor = PayoutProcessor(options)
-        self._max_calls = gateway.options.max_calls
-        self._lease_s = gateway.options.lease_s
-        self._listener = (wakeup or Wakeup()).listener()
+        self._listener = wakeup.listener()
         self._delays = Delays(POLLING)
         self._calling: set[asyncio.Task[None]] = set()
 
@@ -61,7 +48,10 @@ class GatewayCaller(Service):
         """Call until asked to finish."""
         try:
             while not self.is_finishing:
-                await self._work()
+                if await self._begin() > 0:
+                    self._delays.reset()
+                else:
+                    await self._listener.wait(self._delays.next_s())
             await asyncio.gather(*self._calling, return_exceptions=True)
         finally:
             await self.close()
@@ -72,32 +62,21 @@ class GatewayCaller(Service):
         await asyncio.gather(*self._calling)
         return begun
 
-    def finish(self) -> None:
-        """Start no new calls. Payments whose call does not end soon are called for again later."""
-        super().finish()
-        self._listener.wake()
-
     async def close(self) -> None:
-        """Cancel all calls; they are repeated when their leases end."""
+        """Cancel calls that have not ended; they are repeated when their leases end."""
         for task in self._calling:
             task.cancel()
         await asyncio.gather(*self._calling, return_exceptions=True)
         await self._gateway.close()
 
-    async def _work(self) -> None:
-        if await self._begin() > 0:
-            self._delays.reset()
-        else:
-            await self._listener.wait(self._delays.next_s())
-
     async def _begin(self) -> int:
         """Start calls for due payments, up to the limit; returns their number."""
-        room = self._max_calls - len(self._calling)
+        room = self._gateway.max_calls - len(self._calling)
         if room == 0:
             await asyncio.wait(self._calling, return_when=asyncio.FIRST_COMPLETED)
             return 1
         async with self._database.connection() as connection:
-            due = await store.claim(connection, limit=room, lease_s=self._lease_s)
+            due = await store.claim(connection, limit=room, lease_s=self._gateway.lease_s)
         for payment in due:
             task = asyncio.create_task(self._call(payment))
             self._calling.add(task)
@@ -112,10 +91,14 @@ class GatewayCaller(Service):
             log.warning("gateway_call_failed", payment=payment.payment_id, detail=str(error))
             answer = None
         maybe_crash(CrashPoint.CALLED)
-        try:
-            await self._save_with_retries(payment.payment_id, answer)
-        except Exception as error:
-            self.record_failure(error)
+        for run in range(1, MAX_RUNS + 1):  # again if another transaction was first
+            try:
+                await self.save(payment.payment_id, answer)
+                break
+            except Exception as error:
+                if trouble(error) is not Trouble.RERUN or run == MAX_RUNS:
+                    self.record_failure(error)
+                    break
 
     async def _ask(self, payment: WalletPayment) -> GatewayAnswer | GatewayRefusal:
         """Send the payment; later ask for its state, and send it again if it is unknown."""
@@ -128,18 +111,6 @@ class GatewayCaller(Service):
             raise GatewayUnreachableError("it does not know a payment that it had accepted")
         return await self._gateway.send(payment)
 
-    async def _save_with_retries(
-        self, payment_id: str, answer: GatewayAnswer | GatewayRefusal | None
-    ) -> None:
-        """Save the answer, again if another transaction was first."""
-        for _ in range(MAX_RERUNS - 1):
-            try:
-                return await self.save(payment_id, answer)
-            except Exception as error:
-                if trouble(error) is not Trouble.RERUN:
-                    raise
-        return await self.save(payment_id, answer)
-
     async def save(self, payment_id: str, answer: GatewayAnswer | GatewayRefusal | None) -> None:
         """Apply the gateway's answer to the payment; None if there was none."""
         async with self._database.transaction() as connection:
@@ -150,14 +121,13 @@ class GatewayCaller(Service):
             if has_ended and not isinstance(answer, GatewayAnswer):
                 return
             if answer is None:
-                after = after_silence(payment, self._options.schedule, now)
-                await self._processor.save(connection, payment, after, now)
+                after = model.after_silence(payment, self._options.settings, now)
+                await self._processor.write(connection, [(payment, after)], now)
             elif isinstance(answer, GatewayRefusal):
                 log.warning("gateway_refused", payment=payment_id, http_code=answer.http_status)
-                reason = FailureReason.GATEWAY_REFUSED
-                await self._processor.conclude(
-                    connection, payment, GatewayStatus.FAILED, now, reason
-                )
+                reason = model.FailureReason.GATEWAY_REFUSED
+                report = model.GatewayReport(GatewayStatus.FAILED, failure=reason)
+                await self._processor.conclude(connection, payment, report, now)
             else:
                 await self._apply(connection, payment, answer, now)
         maybe_crash(CrashPoint.ANSWER_SAVED)
@@ -166,23 +136,19 @@ class GatewayCaller(Service):
         self, connection: Connection, payment: WalletPayment, answer: GatewayAnswer, now: datetime
     ) -> None:
         """Save the transaction's id, and apply the answer and the callbacks that came before it."""
-        after = after_answer(payment, self._options.schedule, now)
-        if await self._is_conflict(connection, payment, answer.transaction_id):
+        after = model.after_answer(payment, self._options.settings, now)
+        if payment.transaction_id is None:
+            is_conflict = await store.has_other_payment(connection, payment, answer.transaction_id)
+        else:
+            is_conflict = payment.transaction_id != answer.transaction_id
+        if is_conflict:
             # The answer may be about another payment: a person has to look.
             if after.status is WalletPaymentStatus.PROCESSING or after.review is None:
-                after = replace(after, review=str(Review.TRANSACTION_CONFLICT))
-            await self._processor.save(connection, payment, after, now)
+                after = replace(after, review=model.Review.TRANSACTION_CONFLICT)
+            await self._processor.write(connection, [(payment, after)], now)
             return
         after = replace(after, transaction_id=answer.transaction_id)
-        await self._processor.save(connection, payment, after, now)
-        transaction = (after.source_id, answer.transaction_id)
-        reports = {after.payment_id: answer.report}
+        await self._processor.write(connection, [(payment, after)], now)
+        transaction = model.TransactionKey(after.source_id, answer.transaction_id)
+        reports = {after.payment_id: model.GatewayReport(answer.status, answer.paid)}
         await self._processor.apply_reports(connection, {transaction: after}, reports, now)
-
-    async def _is_conflict(
-        self, connection: Connection, payment: WalletPayment, transaction_id: str
-    ) -> bool:
-        """Whether the payment has another transaction, or the transaction another payment."""
-        if payment.transaction_id is not None:
-            return payment.transaction_id != transaction_id
-        return await store.has_other_payment(connection, payment, transaction_id)

@@ -5,17 +5,19 @@
 optionally `{amount, currency}` that were paid.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from paidonce.core.callbacks import GatewayStatus
-from paidonce.core.money import Money, money
-from paidonce.errors import GatewayUnreachableError, InvalidMoneyError, MalformedError
+from paidonce.core.money import Money
+from paidonce.errors import GatewayUnreachableError, InvalidMessageError, MalformedError
 from paidonce.lookup.http_client import HttpClient, HttpTimeouts, RateLimitedClient
-from paidonce.payouts.model import MAX_TRANSACTION_ID, GatewayReport, WalletPayment
+from paidonce.payouts.messages import read_money
+from paidonce.payouts.model import MAX_TRANSACTION_ID, WalletPayment
 from paidonce.providers.contract import GatewayRequest, GatewayResponse
 from paidonce.providers.parsing import parse_object
+from paidonce.settings import PayoutSettings
 
 LEASE_MARGIN_S: Final = 5.0
 CALLS_PER_ATTEMPT: Final = 2
@@ -36,10 +38,6 @@ class GatewayAnswer:
     status: GatewayStatus
     paid: Money | None = None
 
-    @property
-    def report(self) -> GatewayReport:
-        return GatewayReport(self.status, self.paid)
-
 
 @dataclass(frozen=True, slots=True)
 class GatewayRefusal:
@@ -48,34 +46,20 @@ class GatewayRefusal:
     http_status: int
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayOptions:
-    """Where the gateway is, and the limits of calls to it."""
-
-    url: str = field(repr=False)
-    key: str | None = field(repr=False)
-    timeout_s: float
-    rate: float
-    """Calls per second."""
-    max_calls: int
-    """Concurrent calls."""
-
-    @property
-    def lease_s(self) -> float:
-        """The longest duration of an attempt, with the wait for the rate limit."""
-        waiting_s = self.max_calls * CALLS_PER_ATTEMPT / self.rate
-        return self.timeout_s * CALLS_PER_ATTEMPT + waiting_s + LEASE_MARGIN_S
-
-
 class Gateway:
     """Calls the gateway, with limits on time, size and rate, and without redirects."""
 
-    def __init__(self, options: GatewayOptions) -> None:
-        self.options = options
-        self._url = options.url.rstrip("/")
-        connect_s = min(HttpTimeouts().connect_s, options.timeout_s)
-        self._http = HttpClient(HttpTimeouts(connect_s=connect_s, call_s=options.timeout_s))
-        self._client = RateLimitedClient(self._http, options.rate)
+    def __init__(self, settings: PayoutSettings, key: str | None) -> None:
+        assert settings.gateway_url is not None
+        self.max_calls = settings.max_calls
+        waiting_s = settings.max_calls * CALLS_PER_ATTEMPT / settings.rate
+        self.lease_s = settings.timeout_s * CALLS_PER_ATTEMPT + waiting_s + LEASE_MARGIN_S
+        """The longest duration of an attempt, with the wait for the rate limit."""
+        self._key = key
+        self._url = settings.gateway_url.rstrip("/")
+        connect_s = min(HttpTimeouts().connect_s, settings.timeout_s)
+        self._http = HttpClient(HttpTimeouts(connect_s=connect_s, call_s=settings.timeout_s))
+        self._client = RateLimitedClient(self._http, settings.rate)
 
     async def send(self, payment: WalletPayment) -> GatewayAnswer | GatewayRefusal:
         """Send a payment. A repeated call pays once.
@@ -87,8 +71,9 @@ class Gateway:
             "amount": payment.amount,
             "currency": payment.currency,
         }
-        headers = {"idempotency-key": _header_value(payment.payment_id)}
-        response = await self._call("POST", "/payments", body, headers)
+        # Spaces are escaped: a trailing space is lost in a header, and two payments would be one.
+        key = quote(payment.payment_id, safe="!#$&'*+-.^_`|~:/@")
+        response = await self._call("POST", "/payments", body, {"idempotency-key": key})
         if response.status in CALL_REFUSED:
             raise GatewayUnreachableError(f"it replied {response.status}")
         if response.status >= 400:
@@ -119,17 +104,9 @@ class Gateway:
         headers: dict[str, str] | None = None,
     ) -> GatewayResponse:
         sent = {"accept": "application/json", **(headers or {})}
-        if self.options.key is not None:
-            sent["authorization"] = f"Bearer {self.options.key}"
+        if self._key is not None:
+            sent["authorization"] = f"Bearer {self._key}"
         return await self._client.call(GatewayRequest(method, f"{self._url}{path}", sent, body))
-
-
-def _header_value(payment_id: str) -> str:
-    """The id in a form that a header can hold.
-
-    Spaces are escaped: a trailing space is lost in a header, and two payments would be one.
-    """
-    return quote(payment_id, safe="!#$&'*+-.^_`|~:/@")
 
 
 def _parse_answer(response: GatewayResponse) -> GatewayAnswer:
@@ -137,19 +114,11 @@ def _parse_answer(response: GatewayResponse) -> GatewayAnswer:
     try:
         fields = parse_object(response.body)
         transaction_id = fields.get("transaction_id")
-        status, paid = GatewayStatus(str(fields.get("status"))), _parse_paid(fields)
-    except (MalformedError, InvalidMoneyError, ValueError):
+        status = GatewayStatus(str(fields.get("status")))
+        is_paid_given = fields.get("amount") is not None or fields.get("currency") is not None
+        paid = read_money(fields) if is_paid_given else None
+    except (MalformedError, InvalidMessageError, ValueError):
         raise GatewayUnreachableError("its reply cannot be read") from None
     if not isinstance(transaction_id, str) or not 0 < len(transaction_id) <= MAX_TRANSACTION_ID:
         raise GatewayUnreachableError("its reply has no transaction_id")
     return GatewayAnswer(transaction_id, status, paid)
-
-
-def _parse_paid(fields: dict[str, Any]) -> Money | None:
-    """The paid amount, if it is given. Raises InvalidMoneyError."""
-    amount, currency = fields.get("amount"), fields.get("currency")
-    if amount is None and currency is None:
-        return None
-    if not isinstance(amount, str) or not isinstance(currency, str):
-        raise InvalidMoneyError("an amount and a currency are strings")
-    return money(amount, currency)

@@ -3,7 +3,6 @@
 Any program may write to a bus, so messages are validated.
 """
 
-from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -18,34 +17,24 @@ from paidonce.wallet.reservations import MAX_PAYMENT_ID, is_payment_id
 WALLET_PAYMENT: Final = "wallet-payment"
 GATEWAY_CALLBACK: Final = "gateway-callback"
 CALLBACK_RECEIVED: Final = "ProviderCallbackReceived"
-MAX_LEAD: Final = timedelta(days=1)
-"""How far ahead of our clock a message may be: later messages of its payment are not before it."""
 
 
 def new_message(payment: WalletPayment, message_type: MessageType) -> NewMessage:
     """The message about the current version of a payment."""
-    fields: dict[str, object] = {
-        "payment_id": payment.payment_id,
-        "wallet_id": str(payment.wallet_id),
-        "amount": payment.amount,
-        "currency": payment.currency,
-        "status": payment.status,
-        "transaction_id": payment.transaction_id,
-        "source": payment.source,
-    }
+    names = ["payment_id", "wallet_id", "amount", "currency", "status", "transaction_id", "source"]
     if payment.failure is not None:
-        fields["failure"] = payment.failure
+        names.append("failure")
     return NewMessage(
         aggregate_type=WALLET_PAYMENT,
         key=payment.payment_id,
         type=message_type,
         version=payment.version,
-        payload=fields,
+        payload={name: getattr(payment, name) for name in names},
         occurred_at=payment.updated_at,
     )
 
 
-def read_initiation(message: Message, *, source: str, source_id: SourceId) -> Initiation:
+def read_initiation(message: Message, source: str, source_id: SourceId) -> Initiation:
     """The request of a PaymentInitiated. Raises InvalidMessageError."""
     fields = read_fields(message)
     if message.version != 1:
@@ -55,8 +44,14 @@ def read_initiation(message: Message, *, source: str, source_id: SourceId) -> In
     amount = read_money(fields)
     if amount.amount_minor == 0:
         raise InvalidMessageError("amount: give one above zero")
-    wallet_id = WalletId(_read_uuid(fields, "wallet_id"))
-    return Initiation(read_payment_id(message, fields), wallet_id, amount, source_id)
+    return Initiation(
+        read_payment_id(message, fields),
+        WalletId(_read_uuid(fields, "wallet_id")),
+        amount.amount_minor,
+        amount.currency,
+        source_id,
+        message.time,
+    )
 
 
 def read_callback_id(message: Message) -> UUID:

@@ -8,9 +8,9 @@ that command. All rules are pure.
 
 import hashlib
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,21 +20,21 @@ from paidonce.core.events import SourceId, WalletId
 from paidonce.core.input import Reference, Text
 from paidonce.core.money import Money, format_minor, matches
 from paidonce.db.paging import ListQuery
-from paidonce.wallet.reservations import (
-    ENDED,
-    Command,
-    CommandResult,
-    LateCapture,
-    RejectReason,
-    Release,
-    ReservationStatus,
-)
+from paidonce.settings import PayoutSettings
+from paidonce.wallet import reservations
+from paidonce.wallet.reservations import RejectReason
 
 MAX_TRANSACTION_ID: Final = 255
 MAX_DOUBLINGS: Final = 30
+NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""The start of a payment without a message: the current time counts."""
 
-TransactionKey = tuple[SourceId, str]
-"""A source, and the gateway's id of a transaction."""
+
+class TransactionKey(NamedTuple):
+    """A source, and the gateway's id of a transaction."""
+
+    source_id: SourceId
+    transaction_id: str
 
 
 class WalletPaymentStatus(StrEnum):
@@ -44,14 +44,6 @@ class WalletPaymentStatus(StrEnum):
     PROCESSING = "PROCESSING"
     FAILED = "FAILED"
     COMPLETED = "COMPLETED"
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayReport:
-    """The status of a transaction, and the amount that was paid, if the gateway reports it."""
-
-    status: GatewayStatus
-    paid: Money | None = None
 
 
 class MessageType(StrEnum):
@@ -71,6 +63,16 @@ class FailureReason(StrEnum):
     GATEWAY_REFUSED = "GATEWAY_REFUSED"  # the gateway did not accept it
     CURRENCY_MISMATCH = "CURRENCY_MISMATCH"  # the wallet has another currency
     FAILED_BY_OPERATOR = "FAILED_BY_OPERATOR"
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayReport:
+    """The status of a transaction, and the amount that was paid, if the gateway reports it."""
+
+    status: GatewayStatus
+    paid: Money | None = None
+    failure: FailureReason = FailureReason.DECLINED
+    """The reason, if the status is FAILED."""
 
 
 class Review(StrEnum):
@@ -118,14 +120,16 @@ class Initiation:
 
     payment_id: str
     wallet_id: WalletId
-    amount: Money
+    amount_minor: int
+    currency: str
     source_id: SourceId
+    started_at: datetime = NO_TIME
 
     @property
     def request_hash(self) -> bytes:
         """Identifies the request: the wallet, the amount and the gateway."""
-        text = f"{self.wallet_id}:{self.amount.amount_minor}:{self.amount.currency}"
-        return hashlib.sha256(f"{text}:{self.source_id}".encode()).digest()
+        text = f"{self.wallet_id}:{self.amount_minor}:{self.currency}:{self.source_id}"
+        return hashlib.sha256(text.encode()).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,31 +200,18 @@ class DeadCallback:
     ended_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class PollSchedule:
-    """How often the gateway is asked about a payment, and when a person is notified."""
-
-    first_s: float = 1.0
-    longest_s: float = 300.0
-    silent_after_s: float = 3_600.0
-    pending_after_s: float = 86_400.0
-    slow_s: float = 3_600.0
-
-    def pause_after(self, attempts: int) -> timedelta:
-        """Doubles with each attempt, up to `longest_s`."""
-        doublings = min(max(attempts - 1, 0), MAX_DOUBLINGS)
-        return timedelta(seconds=min(self.first_s * 2**doublings, self.longest_s))
+def message_about(before: WalletPayment, after: WalletPayment) -> MessageType | None:
+    """The message about a change: there is one for each version."""
+    if after.version == before.version:
+        return None
+    if before.status is WalletPaymentStatus.FAILED:
+        return MessageType.RECOVERED
+    return MessageType[after.status.name]
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """The payment after a change, and the message to publish, if any."""
-
-    payment: WalletPayment
-    message: MessageType | None = None
-
-
-def begin(payment: WalletPayment, result: CommandResult | None, now: datetime) -> Transition:
+def begin(
+    payment: WalletPayment, result: reservations.CommandResult | None, now: datetime
+) -> WalletPayment:
     """The payment after its reservation; None: the wallet has another currency.
 
     An existing reservation that is no longer RESERVED fails the payment.
@@ -230,13 +221,13 @@ def begin(payment: WalletPayment, result: CommandResult | None, now: datetime) -
     if result.reject_reason is not None:
         return _fail(payment, result.reject_reason, now)
     assert result.reservation is not None
-    if result.reservation.status is not ReservationStatus.RESERVED:
-        return _fail(payment, ENDED[result.reservation.status], now)
+    if result.reservation.status is not reservations.ReservationStatus.RESERVED:
+        return _fail(payment, reservations.ENDED[result.reservation.status], now)
     processing = replace(payment, status=WalletPaymentStatus.PROCESSING, next_attempt_at=now)
-    return _publish(processing, MessageType.PROCESSING, now)
+    return _next_version(processing, now)
 
 
-def command_for(payment: WalletPayment, status: GatewayStatus) -> Command | None:
+def command_for(payment: WalletPayment, status: GatewayStatus) -> reservations.Command | None:
     """The wallet command for a report of the gateway; None if it has no effect.
 
     A success captures the amount even if the reservation was released: the gateway has paid.
@@ -245,9 +236,9 @@ def command_for(payment: WalletPayment, status: GatewayStatus) -> Command | None
         return None
     match status, payment.status:
         case GatewayStatus.SUCCEEDED, WalletPaymentStatus.PROCESSING | WalletPaymentStatus.FAILED:
-            return LateCapture(payment.payment_id)
+            return reservations.LateCapture(payment.payment_id)
         case GatewayStatus.FAILED, WalletPaymentStatus.PROCESSING:
-            return Release(payment.payment_id)
+            return reservations.Release(payment.payment_id)
         case _:
             return None
 
@@ -262,77 +253,72 @@ def find_mismatch(payment: WalletPayment, report: GatewayReport) -> Review | Non
     return None if matches(report.paid, requested) else Review.AMOUNT_MISMATCH
 
 
-def hold(payment: WalletPayment, review: Review) -> Transition:
+def hold(payment: WalletPayment, review: Review) -> WalletPayment:
     """Hold the payment for a person: nothing moves, and the gateway is not asked any more."""
-    return Transition(replace(payment, review=str(review), next_attempt_at=None))
+    return replace(payment, review=review, next_attempt_at=None)
 
 
 def conclude(
-    payment: WalletPayment,
-    status: GatewayStatus,
-    reject_reason: RejectReason | None,
-    now: datetime,
-    failure: FailureReason = FailureReason.DECLINED,
-) -> Transition:
+    payment: WalletPayment, report: GatewayReport, reject_reason: RejectReason | None, now: datetime
+) -> WalletPayment:
     """The payment after a report and its wallet command."""
-    if status is GatewayStatus.FAILED:
+    if report.status is GatewayStatus.FAILED:
         is_committed = reject_reason is RejectReason.ALREADY_COMMITTED
-        return _fail(payment, failure, now, reject_reason if is_committed else None)
-    assert status is GatewayStatus.SUCCEEDED
-    has_failed = payment.status is WalletPaymentStatus.FAILED
+        return _fail(payment, report.failure, now, reject_reason if is_committed else None)
+    assert report.status is GatewayStatus.SUCCEEDED
     if reject_reason is None:
         done = replace(payment, status=WalletPaymentStatus.COMPLETED, failure=None, review=None)
-        return _publish(done, MessageType.RECOVERED if has_failed else MessageType.COMPLETED, now)
-    if has_failed:
-        return Transition(replace(payment, review=str(reject_reason)))
+        return _next_version(done, now)
+    if payment.status is WalletPaymentStatus.FAILED:
+        return replace(payment, review=reject_reason)
     return _fail(payment, reject_reason, now, reject_reason)
 
 
-def after_silence(payment: WalletPayment, schedule: PollSchedule, now: datetime) -> WalletPayment:
+def after_silence(payment: WalletPayment, settings: PayoutSettings, now: datetime) -> WalletPayment:
     """The payment after a call without an answer. The gateway is asked again, finally slowly."""
     if payment.has_mismatch:
         return payment
-    return _poll_again(payment, schedule, now, schedule.silent_after_s, Review.GATEWAY_SILENT)
+    return _poll_again(payment, settings, now, settings.silent_after_s, Review.GATEWAY_SILENT)
 
 
-def after_answer(payment: WalletPayment, schedule: PollSchedule, now: datetime) -> WalletPayment:
+def after_answer(payment: WalletPayment, settings: PayoutSettings, now: datetime) -> WalletPayment:
     """The payment after an answer. If it is still processing, the gateway is asked again."""
     if payment.review == Review.GATEWAY_SILENT:
         payment = replace(payment, review=None)
     if payment.status is not WalletPaymentStatus.PROCESSING or payment.has_mismatch:
         return payment
-    return _poll_again(payment, schedule, now, schedule.pending_after_s, Review.GATEWAY_PENDING)
+    return _poll_again(payment, settings, now, settings.pending_after_s, Review.GATEWAY_PENDING)
+
+
+def pause_after(attempts: int, settings: PayoutSettings) -> timedelta:
+    """Doubles with each attempt, up to `longest_pause_s`."""
+    doublings = min(max(attempts - 1, 0), MAX_DOUBLINGS)
+    return timedelta(seconds=min(settings.first_pause_s * 2**doublings, settings.longest_pause_s))
 
 
 def _poll_again(
-    payment: WalletPayment, schedule: PollSchedule, now: datetime, after_s: float, review: Review
+    payment: WalletPayment, settings: PayoutSettings, now: datetime, after_s: float, review: Review
 ) -> WalletPayment:
     """Ask again; an old payment slowly, and a person reviews it."""
     if now - payment.created_at < timedelta(seconds=after_s):
-        return replace(payment, next_attempt_at=now + schedule.pause_after(payment.attempts))
-    slowly = now + timedelta(seconds=schedule.slow_s)
+        return replace(payment, next_attempt_at=now + pause_after(payment.attempts, settings))
+    slowly = now + timedelta(seconds=settings.slow_pause_s)
     return replace(payment, next_attempt_at=slowly, review=payment.review or review)
 
 
 def _fail(
     payment: WalletPayment, failure: str, now: datetime, review: str | None = None
-) -> Transition:
-    failed = replace(
-        payment,
-        status=WalletPaymentStatus.FAILED,
-        failure=str(failure),
-        review=None if review is None else str(review),
-    )
-    return _publish(failed, MessageType.FAILED, now)
+) -> WalletPayment:
+    failed = replace(payment, status=WalletPaymentStatus.FAILED, failure=failure, review=review)
+    return _next_version(failed, now)
 
 
-def _publish(payment: WalletPayment, message: MessageType, now: datetime) -> Transition:
-    """The next version of the payment. `updated_at` never decreases."""
+def _next_version(payment: WalletPayment, now: datetime) -> WalletPayment:
+    """The version that the next message is about. `updated_at` never decreases."""
     is_processing = payment.status is WalletPaymentStatus.PROCESSING
-    after = replace(
+    return replace(
         payment,
         version=payment.version + 1,
         updated_at=max(now, payment.updated_at),
         next_attempt_at=payment.next_attempt_at if is_processing else None,
     )
-    return Transition(after, message)

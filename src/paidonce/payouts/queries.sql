@@ -16,20 +16,23 @@ SELECT payment_id, wallet_id, source_id, amount_minor, currency, request_hash, '
 ON CONFLICT (payment_id) DO NOTHING
 RETURNING payment_id;
 
--- name: lock
--- By payment id or by transaction. The currency of the wallet is null if it does not exist.
-SELECT p.payment_id, p.wallet_id, p.source_id, p.amount_minor, p.currency, p.request_hash,
-       p.status, p.created_at, p.updated_at, p.transaction_id, p.failure, p.review,
-       p.next_attempt_at, p.attempts, p.version,
-       (SELECT s.name FROM sources AS s WHERE s.id = p.source_id) AS source,
-       (SELECT w.currency FROM wallets AS w WHERE w.id = p.wallet_id) AS wallet_currency,
-       clock_timestamp() AS now
+-- name: payments
+-- By payment id, by transaction, or a page; perhaps locked. The currency of the wallet is null if it does
+-- not exist.
+SELECT p.*,
+       (SELECT w.currency FROM wallets AS w WHERE w.id = p.wallet_id) AS wallet_currency, -- lock
+       clock_timestamp() AS now, -- lock
+       (SELECT s.name FROM sources AS s WHERE s.id = p.source_id) AS source
   FROM wallet_payments AS p
  WHERE p.payment_id = ANY (:payment_id::text[]) -- payment_id
  WHERE (p.source_id, p.transaction_id) IN ( -- transaction
            SELECT * FROM unnest(:source_id::smallint[], :transaction_id::text[])) -- transaction
+ WHERE p.payment_id > :after -- page
+   AND p.review IS NOT NULL -- any_review
+   AND p.review = :review -- review
  ORDER BY p.payment_id
-   FOR NO KEY UPDATE;
+ LIMIT :limit -- page
+   FOR NO KEY UPDATE; -- lock
 
 -- name: save
 -- Writes only rows that have not changed: a payment ends once. Fewer written rows mean that another
@@ -64,10 +67,7 @@ UPDATE wallet_payments AS p
       ORDER BY d.next_attempt_at
       LIMIT :limit
         FOR UPDATE SKIP LOCKED))
-RETURNING p.payment_id, p.wallet_id, p.source_id, p.amount_minor, p.currency, p.request_hash,
-          p.status, p.created_at, p.updated_at, p.transaction_id, p.failure, p.review,
-          p.next_attempt_at, p.attempts, p.version,
-          (SELECT s.name FROM sources AS s WHERE s.id = p.source_id) AS source;
+RETURNING p.*, (SELECT s.name FROM sources AS s WHERE s.id = p.source_id) AS source;
 
 -- name: has_other_payment
 SELECT EXISTS (
@@ -75,25 +75,12 @@ SELECT EXISTS (
      WHERE source_id = :source_id AND transaction_id = :transaction_id
        AND payment_id <> :payment_id) AS found;
 
--- name: search
-SELECT p.payment_id, p.wallet_id, p.source_id, p.amount_minor, p.currency, p.request_hash,
-       p.status, p.created_at, p.updated_at, p.transaction_id, p.failure, p.review,
-       p.next_attempt_at, p.attempts, p.version,
-       (SELECT s.name FROM sources AS s WHERE s.id = p.source_id) AS source
-  FROM wallet_payments AS p
- WHERE p.payment_id = :payment_id -- payment_id
- WHERE p.payment_id > :after -- after
-   AND p.review IS NOT NULL -- any_review
-   AND p.review = :review -- review
- ORDER BY p.payment_id
- LIMIT :limit;
-
 -- name: count_reviews
 SELECT review AS reason, count(*) AS number
   FROM (SELECT review FROM wallet_payments
          WHERE review IS NOT NULL
          ORDER BY payment_id
-         LIMIT :most) AS few
+         LIMIT :max_counted) AS few
  GROUP BY review;
 
 -- name: pending_transactions
@@ -166,11 +153,12 @@ RETURNING id;
 
 -- name: count_dead_callbacks
 SELECT count(*) AS number
-  FROM (SELECT 1 FROM gateway_callbacks WHERE status = 'DEAD_LETTER' ORDER BY id LIMIT :most) AS few;
+  FROM (SELECT 1 FROM gateway_callbacks WHERE status = 'DEAD_LETTER' ORDER BY id LIMIT :max_counted)
+       AS few;
 
 -- name: save_views
--- One view for each payment. It changes only to a newer version that is not older in time, and only
--- forward: COMPLETED is final, FAILED changes only to COMPLETED.
+-- One view for each payment. Unless all are rebuilt, it changes only to a newer version that is not older
+-- in time, and only forward: COMPLETED is final, FAILED changes only to COMPLETED.
 INSERT INTO payment_views AS v (payment_id, status, amount_minor, currency, version, updated_at)
 SELECT * FROM unnest(
     :payment_id::text[], :status::text[], :amount_minor::bigint[], :currency::text[],
@@ -179,20 +167,11 @@ SELECT * FROM unnest(
 ON CONFLICT (payment_id) DO UPDATE
    SET status = excluded.status, amount_minor = excluded.amount_minor,
        currency = excluded.currency, version = excluded.version, updated_at = excluded.updated_at
- WHERE v.version < excluded.version
-   AND v.updated_at <= excluded.updated_at
-   AND array_position(ARRAY['INITIATED', 'PROCESSING', 'FAILED', 'COMPLETED'], v.status::text)
-       < array_position(ARRAY['INITIATED', 'PROCESSING', 'FAILED', 'COMPLETED'],
-                        excluded.status::text);
-
--- name: replace_views
-INSERT INTO payment_views (payment_id, status, amount_minor, currency, version, updated_at)
-SELECT * FROM unnest(
-    :payment_id::text[], :status::text[], :amount_minor::bigint[], :currency::text[],
-    :version::bigint[], :updated_at::timestamptz[])
-ON CONFLICT (payment_id) DO UPDATE
-   SET status = excluded.status, amount_minor = excluded.amount_minor,
-       currency = excluded.currency, version = excluded.version, updated_at = excluded.updated_at;
+ WHERE v.version < excluded.version -- newer
+   AND v.updated_at <= excluded.updated_at -- newer
+   AND array_position(ARRAY['INITIATED', 'PROCESSING', 'FAILED', 'COMPLETED'], v.status::text) -- newer
+       < array_position(ARRAY['INITIATED', 'PROCESSING', 'FAILED', 'COMPLETED'], -- newer
+                        excluded.status::text); -- newer
 
 -- name: find_view
 SELECT payment_id, status, amount_minor, currency, version, updated_at
@@ -204,17 +183,17 @@ SELECT payment_id, status, amount_minor, currency, version, updated_at
 -- is built from.
 LOCK TABLE payment_views IN SHARE ROW EXCLUSIVE MODE;
 
--- name: payments_in_outbox
-SELECT DISTINCT aggregate_name
+-- name: messages_in_outbox
+-- All messages of the next payments.
+SELECT aggregate_name AS key, id, type, version, occurred_at AS time,
+       convert_to(payload::text, 'UTF8') AS body
   FROM outbox
  WHERE aggregate_type = 'wallet-payment'
-   AND aggregate_name > :after
- ORDER BY aggregate_name
- LIMIT :limit;
-
--- name: messages_of
-SELECT aggregate_name, id, type, version, payload, occurred_at
-  FROM outbox
- WHERE aggregate_type = 'wallet-payment'
-   AND aggregate_name = ANY (:payment_id::text[])
+   AND aggregate_name = ANY (ARRAY(
+     SELECT DISTINCT aggregate_name
+       FROM outbox
+      WHERE aggregate_type = 'wallet-payment'
+        AND aggregate_name > :after
+      ORDER BY aggregate_name
+      LIMIT :limit))
  ORDER BY aggregate_name, version;

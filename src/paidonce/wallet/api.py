@@ -8,18 +8,11 @@ from fastapi import FastAPI, Query, Response, status
 from paidonce.api.auth import Operator, Reader
 from paidonce.core.input import Reference, Time
 from paidonce.db.paging import Page
-from paidonce.wallet.model import (
-    CommitRequest,
-    EntryQuery,
-    EntryView,
-    ReservationRequest,
-    ReservationView,
-    WalletRequest,
-    WalletView,
-)
+from paidonce.wallet import model
+from paidonce.wallet.model import ReservationView, WalletView
 from paidonce.wallet.service import WalletService
 
-WHOLE_AMOUNT: Final = CommitRequest()
+WHOLE_AMOUNT: Final = model.CommitRequest()
 
 
 def add_to(api: FastAPI, wallets: WalletService) -> None:
@@ -30,7 +23,9 @@ def add_to(api: FastAPI, wallets: WalletService) -> None:
 
 def _add_wallets(api: FastAPI, wallets: WalletService) -> None:
     @api.post("/api/v1/wallets", status_code=status.HTTP_201_CREATED, tags=["wallets"])
-    async def create_wallet(body: WalletRequest, actor: Operator, answer: Response) -> WalletView:
+    async def create_wallet(
+        body: model.WalletRequest, actor: Operator, answer: Response
+    ) -> WalletView:
         """Create a wallet. A repeat returns the existing one, with 200."""
         wallet, is_new = await wallets.create(body.owner, body.currency, actor)
         answer.status_code = status.HTTP_201_CREATED if is_new else status.HTTP_200_OK
@@ -48,8 +43,8 @@ def _add_wallets(api: FastAPI, wallets: WalletService) -> None:
 
     @api.get("/api/v1/wallets/{wallet_id}/entries", tags=["wallets"])
     async def list_entries(
-        wallet_id: UUID, query: Annotated[EntryQuery, Query()], actor: Reader
-    ) -> Page[EntryView]:
+        wallet_id: UUID, query: Annotated[model.EntryQuery, Query()], actor: Reader
+    ) -> Page[model.EntryView]:
         """The ledger entries of a wallet, newest first."""
         return await wallets.entries(wallet_id, query)
 
@@ -61,7 +56,7 @@ def _add_reservations(api: FastAPI, wallets: WalletService) -> None:
         tags=["reservations"],
     )
     async def reserve(
-        wallet_id: UUID, body: ReservationRequest, actor: Operator, answer: Response
+        wallet_id: UUID, body: model.ReservationRequest, actor: Operator, answer: Response
     ) -> ReservationView:
         """Reserve an amount. A repeat returns the existing reservation, with 200.
 
@@ -76,7 +71,7 @@ def _add_reservations(api: FastAPI, wallets: WalletService) -> None:
 
     @api.post("/api/v1/reservations/{payment_id:path}/commit", tags=["reservations"])
     async def commit_reservation(
-        payment_id: Reference, actor: Operator, body: CommitRequest = WHOLE_AMOUNT
+        payment_id: Reference, actor: Operator, body: model.CommitRequest = WHOLE_AMOUNT
     ) -> ReservationView:
         """Commit a reservation, or a part of it; the rest becomes available. Repeats do nothing.
 

@@ -11,34 +11,24 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-import orjson
 from uuid_utils.compat import uuid7
 
 from paidonce.core.events import WalletId
 from paidonce.core.money import format_minor
-from paidonce.core.wallets import LedgerEntry, Wallet
-from paidonce.db.pool import Database, Trouble, away, is_lock_timeout, trouble
-from paidonce.db.queries import Connection
+from paidonce.core.wallets import Wallet
+from paidonce.db.audit import AuditEntry
+from paidonce.db.pool import Database, OwnConnection, Trouble, away, is_lock_timeout, trouble
+from paidonce.db.queries import Connection, WrittenRow
 from paidonce.errors import DatabaseUnavailableError
 from paidonce.runtime.bisect import Bisection
 from paidonce.runtime.bounded import Bounded
 from paidonce.runtime.group_commit import Entry, GroupCommit
 from paidonce.telemetry import logger, masked, metrics
-from paidonce.wallet import store
-from paidonce.wallet.reservations import (
-    Command,
-    CommandResult,
-    Expire,
-    Reservation,
-    ReservationStatus,
-    Reserve,
-    decide,
-)
-from paidonce.wallet.store import AuditRow, LoadedWallets, WalletChanges
+from paidonce.wallet import reservations, store
+from paidonce.wallet.reservations import Command, CommandResult, Reservation, Reserve
 
 log = logger(__name__)
 
-EXPIRY_PERIOD_S: Final = 10.0
 EXPIRY_PAGE: Final = 128
 MAX_EXPIRY_PAGES: Final = 20
 MAX_WAITING: Final = 4096
@@ -48,42 +38,45 @@ CAREFUL_FOR_S: Final = 0.1
 MAX_REMEMBERED: Final = 10_000
 """For how many payments the service remembers the wallet."""
 
-Load = Callable[[Connection, Sequence[Command]], Awaitable[LoadedWallets]]
+Load = Callable[[Connection, Sequence[Command]], Awaitable[store.LoadedWallets]]
 
 
 class WalletBatch:
     """The state of a batch: wallets and reservations as the commands so far leave them."""
 
-    def __init__(self, loaded: LoadedWallets, now: datetime) -> None:
+    def __init__(self, loaded: store.LoadedWallets) -> None:
         self._loaded = loaded
-        self._now = now
         self._wallets = dict(loaded.wallets)
         self._reservations = dict(loaded.reservations)
-        self._entries: list[tuple[object, ...]] = []
-        self._audit: list[AuditRow] = []
+        self._entries: list[WrittenRow] = []
+        self._audit: list[AuditEntry] = []
 
     def execute(self, command: Command, actor: str | None = None) -> CommandResult:
         """Execute a command after the earlier ones; what an actor changes is audited."""
         before = self._reservations.get(command.payment_id)
-        result = decide(self._wallet_of(command), before, command, self._now)
+        now = self._loaded.now
+        result = reservations.decide(self._wallet_of(command), before, command, now)
         if result.reservation is None or result.reservation == before:
             return result
-        assert result.wallet is not None
-        self._wallets[result.wallet.id] = result.wallet
+        wallet, movement_id = result.wallet, uuid7()
+        assert wallet is not None
+        self._wallets[wallet.id] = wallet
         self._reservations[command.payment_id] = result.reservation
-        if result.entries:
-            self._add_movement(command.payment_id, result.wallet.currency, result.entries)
+        self._entries += [
+            (movement_id, command.payment_id, one.account, wallet.currency, one.amount_minor, now)
+            for one in result.entries
+        ]
         if actor is not None:
-            self._audit.append(_audit_row(actor, result.wallet, result.reservation))
+            self._audit.append(_audit_entry(actor, wallet, result.reservation))
         return result
 
-    def changes(self) -> WalletChanges:
+    def changes(self) -> store.WalletChanges:
         """Each row that differs from the loaded one, once."""
         loaded = self._loaded.reservations
         changed = [
             one for one in self._reservations.values() if one is not loaded.get(one.payment_id)
         ]
-        return WalletChanges(
+        return store.WalletChanges(
             wallets=[one for one in self._wallets.values() if one != self._loaded.wallets[one.id]],
             new=[one for one in changed if one.payment_id not in loaded],
             changed=[
@@ -93,13 +86,6 @@ class WalletBatch:
             audit=self._audit,
         )
 
-    def _add_movement(self, payment_id: str, currency: str, entries: Sequence[LedgerEntry]) -> None:
-        movement_id = uuid7()
-        self._entries += [
-            (movement_id, payment_id, one.account, currency, one.amount_minor, self._now)
-            for one in entries
-        ]
-
     def _wallet_of(self, command: Command) -> Wallet | None:
         """The wallet of the reservation; of a new one, the wallet in the command."""
         existing = self._reservations.get(command.payment_id)
@@ -108,7 +94,7 @@ class WalletBatch:
         return self._wallets.get(command.wallet_id) if isinstance(command, Reserve) else None
 
 
-def _audit_row(actor: str, wallet: Wallet, reservation: Reservation) -> AuditRow:
+def _audit_entry(actor: str, wallet: Wallet, reservation: Reservation) -> AuditEntry:
     minor = reservation.committed_minor or reservation.amount_minor
     details = {
         "payment_id": masked(reservation.payment_id),
@@ -116,8 +102,7 @@ def _audit_row(actor: str, wallet: Wallet, reservation: Reservation) -> AuditRow
         "amount": format_minor(minor, wallet.currency),
         "currency": wallet.currency,
     }
-    action = f"wallet_{reservation.status.lower()}"
-    return AuditRow(actor, action, orjson.dumps(details).decode())
+    return AuditEntry(None, actor, f"wallet_{reservation.status.lower()}", True, details)
 
 
 async def execute(connection: Connection, commands: Sequence[Command]) -> list[CommandResult]:
@@ -127,11 +112,9 @@ async def execute(connection: Connection, commands: Sequence[Command]) -> list[C
     wallet are in the order of their times. A rejected command changes nothing and raises nothing:
     see `CommandResult.reject_reason`. After a serialization failure, roll back and run again.
     """
-    loaded = await store.lock(connection, commands)
-    wallet_batch = WalletBatch(loaded, loaded.now)
-    results = [wallet_batch.execute(command) for command in commands]
-    await store.write(connection, wallet_batch.changes())
-    _count(commands, results)
+    submissions = [_Submission(command, None) for command in commands]
+    results = await _execute(connection, store.lock, submissions)
+    _count(submissions, results)
     return results
 
 
@@ -187,8 +170,7 @@ class _Session:
     """A long-lived connection on which batches are executed, one transaction each."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
-        self._connection: Connection | None = None
+        self._connection = OwnConnection(database.dedicated)
         self._careful_until_s = 0.0
 
     async def execute_all(self, batch: list[_Entry]) -> None:
@@ -205,29 +187,27 @@ class _Session:
 
     async def _execute(self, batch: Sequence[_Entry]) -> None:
         results = await self._commit(batch)
-        _count([entry.item.command for entry in batch], results)
+        _count([entry.item for entry in batch], results)
         for entry, one in zip(batch, results, strict=True):
             entry.resolve(one)
 
     async def _commit(self, batch: Sequence[_Entry]) -> list[CommandResult]:
         """Without locks unless another session was faster a moment ago."""
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await self._database.dedicated()
+        connection = await self._connection.get()
+        submissions = [entry.item for entry in batch]
         if time.monotonic() >= self._careful_until_s:
             try:
-                return await _execute_batch(self._connection, store.load, batch)
+                return await _execute(connection, store.load, submissions)
             except Exception as error:
                 if trouble(error) is Trouble.RERUN:
                     self._careful_until_s = time.monotonic() + CAREFUL_FOR_S
                 raise
-        async with self._connection.transaction():
-            return await _execute_batch(self._connection, store.lock, batch)
+        async with connection.transaction():
+            return await _execute(connection, store.lock, submissions)
 
     async def close(self) -> None:
         """Close the connection; the next batch opens a new one."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.terminate()
+        self._connection.close()
 
 
 def _max_runs(error: Exception, size: int) -> int:
@@ -249,20 +229,19 @@ async def _fail(batch: Sequence[_Entry], error: Exception) -> None:
         entry.fail(error)
 
 
-async def _execute_batch(
-    connection: Connection, load: Load, batch: Sequence[_Entry]
+async def _execute(
+    connection: Connection, load: Load, submissions: Sequence[_Submission]
 ) -> list[CommandResult]:
-    loaded = await load(connection, [entry.item.command for entry in batch])
-    wallet_batch = WalletBatch(loaded, loaded.now)
-    results = [wallet_batch.execute(entry.item.command, entry.item.actor) for entry in batch]
-    await store.write(connection, wallet_batch.changes())
+    batch = WalletBatch(await load(connection, [one.command for one in submissions]))
+    results = [batch.execute(one.command, one.actor) for one in submissions]
+    await store.write(connection, batch.changes())
     return results
 
 
-def _count(commands: Sequence[Command], results: Sequence[CommandResult]) -> None:
+def _count(submissions: Sequence[_Submission], results: Sequence[CommandResult]) -> None:
     counts = Counter(
-        (type(command).__name__.lower(), one.reject_reason or "EXECUTED")
-        for command, one in zip(commands, results, strict=True)
+        (type(one.command).__name__.lower(), result.reject_reason or "EXECUTED")
+        for one, result in zip(submissions, results, strict=True)
     )
     for labels, number in counts.items():
         metrics.bound(metrics.WALLET_COMMANDS, *labels).inc(number)
@@ -272,18 +251,18 @@ class ReservationExpiry:
     """A task of the janitor. The database's clock decides what has expired."""
 
     name = "reservations"
-    period_s = EXPIRY_PERIOD_S
+    period_s = 10.0
 
     async def run_once(self, connection: Connection, now: datetime) -> bool:
         """Release a few pages; returns whether there are more."""
         for _ in range(MAX_EXPIRY_PAGES):
             async with connection.transaction():
-                page = await store.expired_reservations(connection, EXPIRY_PAGE)
-                results = await execute(connection, [Expire(one) for one in page]) if page else []
-            number = sum(
-                one.reservation is not None and one.reservation.status is ReservationStatus.EXPIRED
-                for one in results
-            )
+                expired = store.QUERIES["expired_reservations"]
+                page = await expired.rows(connection, limit=EXPIRY_PAGE)
+                commands = [reservations.Expire(row["payment_id"]) for row in page]
+                results = await execute(connection, commands) if page else []
+            ended = [one.reservation.status for one in results if one.reservation is not None]
+            number = ended.count(reservations.ReservationStatus.EXPIRED)
             if number:
                 log.info("reservations_expired", number=number)
             if len(page) < EXPIRY_PAGE:

@@ -1,18 +1,21 @@
 """Wallets, reservations and ledger entries as the API shows them, and requests."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from uuid import UUID
 
+import asyncpg
 from pydantic import BaseModel, ConfigDict, Field
 
 from paidonce.core.input import Reference, Text
 from paidonce.core.money import format_minor
 from paidonce.db.paging import ListQuery
+from paidonce.db.queries import from_row
 from paidonce.settings import LONGEST_RESERVATION_S
 from paidonce.wallet.reservations import Reservation, ReservationStatus
+
+DiscrepancyKind = Literal["balance", "receivable", "reserved", "movement"]
 
 
 class WalletRequest(BaseModel):
@@ -112,52 +115,42 @@ class Discrepancy:
     `id` is a wallet, or for `movement` a movement whose entries do not sum to zero.
     """
 
-    kind: Literal["balance", "receivable", "reserved", "movement"]
+    kind: DiscrepancyKind
     id: UUID
     currency: str
     recorded: str
     expected: str
 
 
-def wallet_view(row: Mapping[str, Any], at: datetime | None = None) -> WalletView:
+def wallet_view(row: asyncpg.Record, at: datetime | None = None) -> WalletView:
     """From a row; of the past, it has no reserved amount."""
     currency, balance = row["currency"], row["balance_minor"]
     reserved = row["reserved_minor"] if at is None else None
-    return WalletView(
-        id=row["id"],
-        owner=row["owner"],
-        currency=currency,
+    return from_row(
+        WalletView,
+        row,
         balance=format_minor(balance, currency),
         reserved=None if reserved is None else format_minor(reserved, currency),
         available=None if reserved is None else format_minor(balance - reserved, currency),
         receivable=format_minor(row["receivable_minor"], currency),
-        created_at=row["created_at"],
         at=at,
     )
 
 
 def reservation_view(reservation: Reservation, currency: str) -> ReservationView:
-    return ReservationView(
-        payment_id=reservation.payment_id,
-        wallet_id=reservation.wallet_id,
+    return from_row(
+        ReservationView,
+        asdict(reservation),
         amount=format_minor(reservation.amount_minor, currency),
         committed=format_minor(reservation.committed_minor, currency),
         currency=currency,
-        status=reservation.status,
-        expires_at=reservation.expires_at,
-        created_at=reservation.created_at,
-        ended_at=reservation.ended_at,
     )
 
 
-def entry_view(row: Mapping[str, Any]) -> EntryView:
-    return EntryView(
-        id=row["id"],
-        movement_id=row["movement_id"],
+def entry_view(row: asyncpg.Record) -> EntryView:
+    return from_row(
+        EntryView,
+        row,
         account="balance" if row["account"].startswith("wallet:") else "receivable",
         amount=format_minor(row["amount_minor"], row["currency"]),
-        currency=row["currency"],
-        payment=row["payment_id"],
-        reservation=row["reservation"],
-        at=row["at"],
     )

@@ -16,8 +16,9 @@ SELECT id, owner, currency, balance_minor, reserved_minor, receivable_minor, cre
 
 -- name: lock_wallets
 -- Locks these wallets and the wallets of these reservations, in the order of their ids. A reservation
--- never moves to another wallet, so it may be looked up before the lock.
-SELECT w.id, w.owner, w.currency, w.balance_minor, w.reserved_minor, w.receivable_minor, w.version
+-- never moves to another wallet, so it may be looked up before the lock. `load` then sees what was
+-- committed while this statement waited.
+SELECT w.id
   FROM wallets AS w
  WHERE w.id = ANY (ARRAY(
          SELECT unnest(:wallet_id::uuid[])
@@ -26,16 +27,9 @@ SELECT w.id, w.owner, w.currency, w.balance_minor, w.reserved_minor, w.receivabl
  ORDER BY w.id
    FOR NO KEY UPDATE;
 
--- name: reservations
--- A separate statement: it has to see what was committed while `lock_wallets` waited.
-SELECT ARRAY(SELECT ROW (r.payment_id, r.wallet_id, r.request_hash, r.amount_minor,
-                         r.committed_minor, r.status, r.expires_at, r.created_at, r.ended_at)
-               FROM reservations AS r
-              WHERE r.payment_id = ANY (:payment_id::text[])) AS reservations,
-       clock_timestamp() AS now;
-
 -- name: load
--- The same without locks, in one snapshot. `write` checks that nothing has changed since.
+-- The same wallets, and the reservations, in one snapshot. Without locks, `write` checks that nothing
+-- has changed since.
 SELECT ARRAY(SELECT ROW (w.id, w.owner, w.currency, w.balance_minor, w.reserved_minor,
                          w.receivable_minor, w.version)
                FROM wallets AS w
@@ -95,13 +89,6 @@ SELECT require_written(
         + (SELECT count(*) FROM reservations_changed) + (SELECT count(*) FROM entries)
         + (SELECT count(*) FROM audit), :expected);
 
--- name: reservation
-SELECT ROW (r.payment_id, r.wallet_id, r.request_hash, r.amount_minor, r.committed_minor, r.status,
-            r.expires_at, r.created_at, r.ended_at) AS reservation, w.currency
-  FROM reservations AS r
-  JOIN wallets AS w ON w.id = r.wallet_id
- WHERE r.payment_id = :payment_id;
-
 -- name: expired_reservations
 -- Compared with now() and not with clock_timestamp(), which cannot use the index.
 SELECT payment_id
@@ -127,7 +114,8 @@ SELECT w.id, w.owner, w.currency, w.created_at,
 -- name: entries
 -- The newest entries of these accounts below an id. Each account is read separately, in index order,
 -- no further than needed.
-SELECT e.id, e.movement_id, e.account, e.amount_minor, e.currency, e.payment_id, e.reservation, e.at
+SELECT e.id, e.movement_id, e.account, e.amount_minor, e.currency, e.payment_id AS payment,
+       e.reservation, e.at
   FROM unnest(:accounts::text[]) AS wanted (account)
  CROSS JOIN LATERAL (
      SELECT *
@@ -159,28 +147,18 @@ SELECT w.id, w.currency, w.balance_minor, w.receivable_minor, w.reserved_minor,
  ORDER BY w.id;
 
 -- name: unbalanced_movements
--- Movements that do not sum to zero within a page of entries: because the page cuts them, or because
--- they are wrong.
-WITH page AS (
-    SELECT id, movement_id, currency, amount_minor
-      FROM ledger_entries
-     WHERE id > :after
-     ORDER BY id
-     LIMIT :limit
-)
-SELECT ARRAY(SELECT ROW (movement_id, currency, sum(amount_minor)::bigint, min(id))
-               FROM page
+-- Movements with an entry on this page that do not sum to zero. A page may cut a movement. One
+-- statement writes all entries of a movement, so their ids are near each other.
+SELECT page.last_id,
+       ARRAY(SELECT ROW (movement_id, currency, sum(amount_minor)::bigint)
+               FROM ledger_entries
+              WHERE id BETWEEN :after - :distance::bigint AND page.last_id + :distance
               GROUP BY movement_id, currency
-             HAVING sum(amount_minor) <> 0) AS movements,
-       (SELECT max(id) FROM page) AS last_id;
-
--- name: movement_sum
--- One statement writes all entries of a movement, so their ids are near each other.
-SELECT coalesce(sum(amount_minor), 0)::bigint AS minor
-  FROM ledger_entries
- WHERE id BETWEEN :first_id AND :last_id
-   AND movement_id = :movement_id
-   AND currency = :currency;
+             HAVING sum(amount_minor) <> 0
+                AND bool_or(id > :after AND id <= page.last_id)) AS movements
+  FROM (SELECT max(id) AS last_id
+          FROM (SELECT id FROM ledger_entries WHERE id > :after ORDER BY id LIMIT :limit) AS ids)
+       AS page;
 
 -- name: ledger_size
 SELECT (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'wallets'::regclass)

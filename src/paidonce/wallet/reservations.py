@@ -268,10 +268,7 @@ def _take(
     """Debit the wallet, with the ledger entries of the movement."""
     after = replace(wallet, balance_minor=wallet.balance_minor - amount_minor)
     committed = replace(
-        reservation,
-        status=ReservationStatus.COMMITTED,
-        committed_minor=amount_minor,
-        ended_at=now,
+        reservation, status=ReservationStatus.COMMITTED, committed_minor=amount_minor, ended_at=now
     )
     entries = (
         LedgerEntry(f"wallet:{wallet.id}", -amount_minor),

@@ -13,6 +13,7 @@ from paidonce.core.orders import MAX_REFERENCE
 from paidonce.db.audit import record_action
 from paidonce.db.paging import Page, page_of
 from paidonce.db.pool import Database
+from paidonce.db.search import read_in_order
 from paidonce.errors import (
     ConflictError,
     InvalidMoneyError,
@@ -20,28 +21,10 @@ from paidonce.errors import (
     NotFoundError,
 )
 from paidonce.settings import LONGEST_RESERVATION_S, WalletSettings
-from paidonce.wallet import ledger, store
+from paidonce.wallet import ledger, model, reservations, store
 from paidonce.wallet.commands import WalletCommands
-from paidonce.wallet.model import (
-    Discrepancy,
-    EntryQuery,
-    EntryView,
-    ReservationView,
-    WalletView,
-    entry_view,
-    reservation_view,
-    wallet_view,
-)
-from paidonce.wallet.reservations import (
-    MAX_PAYMENT_ID,
-    Command,
-    CommandResult,
-    Commit,
-    RejectReason,
-    Release,
-    Reserve,
-    is_payment_id,
-)
+from paidonce.wallet.model import ReservationView, WalletView
+from paidonce.wallet.reservations import MAX_PAYMENT_ID, RejectReason
 
 _MESSAGES: Final = {
     RejectReason.INSUFFICIENT_FUNDS: "the wallet has insufficient funds",
@@ -72,43 +55,48 @@ class WalletService:
             raise InvalidRequestError(f"owner: give 1 to {MAX_REFERENCE} characters")
         async with self._database.transaction() as connection:
             row, is_new = await store.create_wallet(connection, uuid7(), owner, code)
+            wallet = model.wallet_view(row)
             if is_new:  # audited without the owner, which may be an e-mail address
                 await record_action(
                     connection,
                     actor.name,
                     "wallet_created",
-                    wallet_id=str(row["id"]),
+                    wallet_id=str(wallet.id),
                     currency=code,
                 )
-        return wallet_view(dict(row)), is_new
+        return wallet, is_new
 
     async def list_by_owner(self, owner: str) -> list[WalletView]:
         """The owner's wallets, one for each currency."""
         async with self._database.connection() as connection:
             rows = await store.find_wallets(connection, owner=owner)
-        return [wallet_view(dict(row)) for row in rows]
+        return [model.wallet_view(row) for row in rows]
 
     async def get(self, wallet_id: UUID, at: datetime | None = None) -> WalletView:
         """A wallet now, or as it was at a time. Raises NotFoundError."""
         async with self._database.connection() as connection:
             if at is not None:
-                row = await store.wallet_at(connection, wallet_id, at)
+                rows = await store.QUERIES["wallet_at"].rows(connection, id=wallet_id, at=at)
             else:
-                row = next(iter(await store.find_wallets(connection, id=wallet_id)), None)
-        if row is None:
+                rows = await store.find_wallets(connection, id=wallet_id)
+        if not rows:
             raise NotFoundError(f"there is no wallet {wallet_id}")
-        return wallet_view(dict(row), at)
+        return model.wallet_view(rows[0], at)
 
-    async def entries(self, wallet_id: UUID, query: EntryQuery) -> Page[EntryView]:
+    async def entries(self, wallet_id: UUID, query: model.EntryQuery) -> Page[model.EntryView]:
         """A page of a wallet's ledger entries, newest first. Raises NotFoundError."""
         await self.get(wallet_id)
-        async with self._database.connection() as connection:
-            rows = await store.entries_of(connection, wallet_id, query.cursor, query.limit + 1)
-        return page_of([entry_view(dict(row)) for row in rows], query.limit, lambda one: one.id)
+        accounts = [f"wallet:{wallet_id}", f"receivable:{wallet_id}"]
+        before = store.LAST_ENTRY if query.cursor is None else query.cursor
+        async with self._database.connection() as connection, read_in_order(connection):
+            rows = await store.QUERIES["entries"].rows(
+                connection, accounts=accounts, before=before, limit=query.limit + 1
+            )
+        return page_of([model.entry_view(row) for row in rows], query.limit, lambda one: one.id)
 
     async def verify(
         self, progress: ledger.Progress = lambda what, done, total: None
-    ) -> list[Discrepancy]:
+    ) -> list[model.Discrepancy]:
         """Verify every wallet and every movement against the ledger."""
         return await ledger.verify(self._database, progress)
 
@@ -132,7 +120,7 @@ class WalletService:
         if not 0 <= expires_s <= LONGEST_RESERVATION_S:
             raise InvalidRequestError(f"expires_in_s: give 0 to {LONGEST_RESERVATION_S}")
         currency = (await self.get(wallet_id)).currency
-        command = Reserve(
+        command = reservations.Reserve(
             payment_id,
             WalletId(wallet_id),
             positive_minor(amount, currency),
@@ -151,11 +139,11 @@ class WalletService:
         minor = None
         if amount is not None:
             minor = positive_minor(amount, (await self.get_reservation(payment_id)).currency)
-        return await self._execute(Commit(payment_id, minor), actor)
+        return await self._execute(reservations.Commit(payment_id, minor), actor)
 
     async def release(self, payment_id: str, actor: Actor = HOST) -> ReservationView:
         """Release a reservation. Raises NotFoundError, and ConflictError."""
-        return await self._execute(Release(payment_id), actor)
+        return await self._execute(reservations.Release(payment_id), actor)
 
     async def get_reservation(self, payment_id: str) -> ReservationView:
         """The reservation of a payment. Raises NotFoundError."""
@@ -163,9 +151,9 @@ class WalletService:
             found = await store.find_reservation(connection, payment_id)
         if found is None:
             raise _no_reservation(payment_id)
-        return reservation_view(*found)
+        return model.reservation_view(*found)
 
-    async def _execute(self, command: Command, actor: Actor) -> ReservationView:
+    async def _execute(self, command: reservations.Command, actor: Actor) -> ReservationView:
         return _view(command.payment_id, await self._commands.execute(command, actor.name))
 
 
@@ -190,17 +178,17 @@ def positive_minor(amount: str, currency: str) -> int:
 
 def require_payment_id(payment_id: str) -> None:
     """Raise InvalidRequestError unless it can be the id of a payment."""
-    if not is_payment_id(payment_id):
+    if not reservations.is_payment_id(payment_id):
         raise InvalidRequestError(f"payment_id: give 1 to {MAX_PAYMENT_ID} printable characters")
 
 
-def _view(payment_id: str, result: CommandResult) -> ReservationView:
+def _view(payment_id: str, result: reservations.CommandResult) -> ReservationView:
     """Raises NotFoundError or ConflictError if the command was rejected."""
     match result.reject_reason:
         case None:
             assert result.reservation is not None
             assert result.wallet is not None
-            return reservation_view(result.reservation, result.wallet.currency)
+            return model.reservation_view(result.reservation, result.wallet.currency)
         case RejectReason.WALLET_MISSING:
             raise NotFoundError("there is no such wallet")
         case RejectReason.RESERVATION_MISSING:

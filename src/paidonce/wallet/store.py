@@ -1,26 +1,25 @@
 """Wallets, reservations and ledger entries in the database."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
+import orjson
 
 from paidonce.core.events import WalletId
 from paidonce.core.wallets import Wallet
-from paidonce.db.queries import Connection, load_queries
-from paidonce.db.search import read_in_order
+from paidonce.db.audit import AuditEntry
+from paidonce.db.queries import Connection, WrittenRow, columns_of, load_queries
 from paidonce.wallet.reservations import Command, Reservation, ReservationStatus, Reserve
 
 QUERIES: Final = load_queries(__file__)
 MAX_WALLETS: Final = 500
 """Of one owner: more than there are currencies."""
 LAST_ENTRY: Final = 2**63 - 1
-MAX_ID_DISTANCE: Final = 10_000
-"""Between the entries of one movement: other sessions draw ids at the same time."""
 
 _reservation_row = attrgetter(*Reservation.__slots__)
 _STATUS: Final = Reservation.__slots__.index("status")
@@ -36,35 +35,16 @@ class LoadedWallets:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditRow:
-    """An operator's action. `details` is JSON with masked texts."""
-
-    actor: str
-    action: str
-    details: str
-
-
-@dataclass(slots=True)
 class WalletChanges:
     """The rows that a batch of commands writes."""
 
-    wallets: list[Wallet] = field(default_factory=list)
-    new: list[Reservation] = field(default_factory=list)
-    changed: list[tuple[ReservationStatus, Reservation]] = field(default_factory=list)
+    wallets: list[Wallet]
+    new: list[Reservation]
+    changed: list[tuple[ReservationStatus, Reservation]]
     """With the status that was loaded."""
-    entries: list[tuple[object, ...]] = field(default_factory=list)
+    entries: list[WrittenRow]
     """In the order of the type `written_reservation_entry`."""
-    audit: list[AuditRow] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Unbalanced:
-    """A movement whose entries, as far as they were read, do not sum to zero."""
-
-    movement_id: UUID
-    currency: str
-    sum_minor: int
-    first_id: int
+    audit: list[AuditEntry]
 
 
 async def create_wallet(
@@ -86,35 +66,21 @@ async def find_wallets(connection: Connection, **filters: object) -> Sequence[as
     return await query.rows(connection, **filters, limit=MAX_WALLETS)
 
 
-async def wallet_at(connection: Connection, wallet_id: UUID, at: datetime) -> asyncpg.Record | None:
-    """The wallet as it was at a time."""
-    return await QUERIES["wallet_at"].row(connection, id=wallet_id, at=at)
-
-
 async def lock(connection: Connection, commands: Sequence[Command]) -> LoadedWallets:
     """Lock the wallets of the commands, in the order of their ids, and load.
 
     Needs a transaction. Raises a serialization failure if a reservation was created in between: its
     wallet is not locked.
     """
-    payment_ids = _payment_ids(commands)
-    rows = await QUERIES["lock_wallets"].rows(
-        connection, wallet_id=_wallet_ids(commands), payment_id=payment_ids
-    )
-    row = await QUERIES["reservations"].row(connection, payment_id=payment_ids)
-    assert row is not None
-    loaded = _loaded(row["now"], [tuple(one) for one in rows], row["reservations"])
-    _require_locked(loaded, commands)
+    rows = await QUERIES["lock_wallets"].rows(connection, **_ids_of(commands))
+    loaded = await load(connection, commands)
+    _require_locked(loaded, commands, {row["id"] for row in rows})
     return loaded
 
 
 async def load(connection: Connection, commands: Sequence[Command]) -> LoadedWallets:
     """Load without locks: `write` fails if another session changes a row in between."""
-    row = await QUERIES["load"].row(
-        connection, wallet_id=_wallet_ids(commands), payment_id=_payment_ids(commands)
-    )
-    assert row is not None
-    return _loaded(row["now"], row["wallets"], row["reservations"])
+    return await _load(connection, **_ids_of(commands))
 
 
 async def write(connection: Connection, changes: WalletChanges) -> None:
@@ -123,119 +89,43 @@ async def write(connection: Connection, changes: WalletChanges) -> None:
     Raises a serialization failure if a row is not as it was loaded: the version of a wallet, the
     status of a reservation, a payment id without a reservation.
     """
-    kinds: tuple[Sequence[object], ...] = (
-        changes.wallets, changes.new, changes.changed, changes.entries, changes.audit,
-    )  # fmt: skip
-    if expected := sum(map(len, kinds)):
-        await QUERIES["write"].row(
-            connection,
-            wallets=[
-                (one.id, one.balance_minor, one.reserved_minor, one.version)
-                for one in sorted(changes.wallets, key=lambda one: one.id)
-            ],
-            new=[_reservation_row(one) for one in sorted(changes.new, key=lambda r: r.payment_id)],
-            changed=[
-                (one.payment_id, loaded, one.status, one.committed_minor, one.expires_at,
-                 one.ended_at)
-                for loaded, one in changes.changed
-            ],
-            entries=changes.entries,
-            actor=[one.actor for one in changes.audit],
-            action=[one.action for one in changes.audit],
-            details=[one.details for one in changes.audit],
-            expected=expected,
-        )  # fmt: skip
+    expected = sum(len(getattr(changes, kind)) for kind in WalletChanges.__slots__)
+    if expected == 0:
+        return
+    await QUERIES["write"].row(
+        connection,
+        wallets=[
+            (one.id, one.balance_minor, one.reserved_minor, one.version)
+            for one in sorted(changes.wallets, key=lambda one: one.id)
+        ],
+        new=[_reservation_row(one) for one in sorted(changes.new, key=lambda r: r.payment_id)],
+        changed=[
+            (one.payment_id, loaded, one.status, one.committed_minor, one.expires_at, one.ended_at)
+            for loaded, one in changes.changed
+        ],
+        entries=changes.entries,
+        **columns_of(changes.audit, "actor", "action"),
+        details=[orjson.dumps(one.details).decode() for one in changes.audit],
+        expected=expected,
+    )
 
 
 async def find_reservation(
     connection: Connection, payment_id: str
 ) -> tuple[Reservation, str] | None:
     """The reservation of a payment, and its currency."""
-    row = await QUERIES["reservation"].row(connection, payment_id=payment_id)
-    return None if row is None else (_reservation(row["reservation"]), row["currency"])
+    loaded = await _load(connection, wallet_id=[], payment_id=[payment_id])
+    found = loaded.reservations.get(payment_id)
+    return None if found is None else (found, loaded.wallets[found.wallet_id].currency)
 
 
-async def expired_reservations(connection: Connection, limit: int) -> list[str]:
-    """The payment ids of open reservations that have expired, the oldest first."""
-    rows = await QUERIES["expired_reservations"].rows(connection, limit=limit)
-    return [row["payment_id"] for row in rows]
-
-
-async def entries_of(
-    connection: Connection, wallet_id: UUID, before: int | None, limit: int
-) -> Sequence[asyncpg.Record]:
-    """Entries of a wallet below an id, newest first."""
-    async with read_in_order(connection):
-        return await QUERIES["entries"].rows(
-            connection,
-            accounts=[f"wallet:{wallet_id}", f"receivable:{wallet_id}"],
-            before=LAST_ENTRY if before is None else before,
-            limit=limit,
-        )
-
-
-async def wallet_sums(connection: Connection, after: UUID, limit: int) -> Sequence[asyncpg.Record]:
-    """A page of wallets in the order of their ids, with what their entries sum to."""
-    return await QUERIES["wallet_sums"].rows(connection, after=after, limit=limit)
-
-
-async def unbalanced_movements(
-    connection: Connection, after: int, limit: int
-) -> tuple[list[Unbalanced], int | None]:
-    """Movements that do not sum to zero within a page of entries, and the page's last id.
-
-    The id is None after the end.
-    """
-    row = await QUERIES["unbalanced_movements"].row(connection, after=after, limit=limit)
+async def _load(connection: Connection, **ids: object) -> LoadedWallets:
+    row = await QUERIES["load"].row(connection, **ids)
     assert row is not None
-    return [Unbalanced(*cells) for cells in row["movements"]], row["last_id"]
-
-
-async def movement_sum(connection: Connection, movement: Unbalanced) -> int:
-    """The sum of all entries of a movement."""
-    row = await QUERIES["movement_sum"].row(
-        connection,
-        first_id=movement.first_id - MAX_ID_DISTANCE,
-        last_id=movement.first_id + MAX_ID_DISTANCE,
-        movement_id=movement.movement_id,
-        currency=movement.currency,
-    )
-    assert row is not None
-    return int(row["minor"])
-
-
-async def ledger_size(connection: Connection) -> tuple[int, int]:
-    """The estimated number of wallets, and the last entry's id."""
-    row = await QUERIES["ledger_size"].row(connection)
-    assert row is not None
-    return row["wallets"], row["entries"]
-
-
-def _require_locked(loaded: LoadedWallets, commands: Iterable[Command]) -> None:
-    """A reserve that conflicts with a reservation of any wallet changes nothing, so is exempt."""
-    for command in commands:
-        existing = loaded.reservations.get(command.payment_id)
-        if existing is not None and existing.wallet_id not in loaded.wallets:
-            if isinstance(command, Reserve) and command.request_hash != existing.request_hash:
-                continue
-            raise asyncpg.SerializationError("another transaction created the reservation")
-
-
-def _wallet_ids(commands: Iterable[Command]) -> list[UUID]:
-    return sorted({one.wallet_id for one in commands if isinstance(one, Reserve)})
-
-
-def _payment_ids(commands: Iterable[Command]) -> list[str]:
-    return sorted({one.payment_id for one in commands})
-
-
-def _loaded(
-    now: datetime, wallets: Iterable[Sequence[Any]], reservations: Iterable[Sequence[Any]]
-) -> LoadedWallets:
     return LoadedWallets(
-        now,
-        {one.id: one for one in (Wallet(*cells) for cells in wallets)},
-        {one.payment_id: one for one in map(_reservation, reservations)},
+        row["now"],
+        {one.id: one for one in (Wallet(*cells) for cells in row["wallets"])},
+        {one.payment_id: one for one in map(_reservation, row["reservations"])},
     )
 
 
@@ -243,3 +133,22 @@ def _reservation(cells: Sequence[Any]) -> Reservation:
     fields = list(cells)
     fields[_STATUS] = ReservationStatus(fields[_STATUS])
     return Reservation(*fields)
+
+
+def _ids_of(commands: Iterable[Command]) -> dict[str, object]:
+    return {
+        "wallet_id": sorted({one.wallet_id for one in commands if isinstance(one, Reserve)}),
+        "payment_id": sorted({one.payment_id for one in commands}),
+    }
+
+
+def _require_locked(
+    loaded: LoadedWallets, commands: Iterable[Command], locked: Collection[WalletId]
+) -> None:
+    """A reserve that conflicts with a reservation of any wallet changes nothing, so is exempt."""
+    for command in commands:
+        existing = loaded.reservations.get(command.payment_id)
+        if existing is not None and existing.wallet_id not in locked:
+            if isinstance(command, Reserve) and command.request_hash != existing.request_hash:
+                continue
+            raise asyncpg.SerializationError("another transaction created the reservation")
