@@ -7,7 +7,8 @@ import typer
 
 from paidonce.events.cli import COLUMNS, POLL_S
 from paidonce.events.model import EventQuery, EventView
-from paidonce.terminal.output import Json, json_line, line_of, stderr
+from paidonce.terminal.commands import Json
+from paidonce.terminal.output import json_line, line_of, stderr
 from paidonce.terminal.session import Config, load_command_settings, open_services, run
 
 if TYPE_CHECKING:
@@ -15,11 +16,6 @@ if TYPE_CHECKING:
 
 MAX_COPIES: Final = 64
 """How many copies are in memory at once."""
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(listen)
 
 
 def listen(

@@ -13,18 +13,14 @@ from paidonce.providers import load_providers
 from paidonce.providers.contract import TEST_HEADER, Delivery, Provider, SampleEvent
 from paidonce.providers.samples import STATUSES, new_sample, omitted_fields
 from paidonce.settings import demo
-from paidonce.terminal.output import Json, json_text, stderr, stdout
+from paidonce.terminal.commands import Json
+from paidonce.terminal.output import json_text, stderr, stdout
 from paidonce.terminal.session import Config, load_command_settings, run
 
 if TYPE_CHECKING:
     from paidonce.cli.http import SendResult
 
 MAX_SHOWN: Final = 20
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(send)
 
 
 def send(

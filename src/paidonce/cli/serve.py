@@ -13,7 +13,8 @@ from rich.text import Text
 
 from paidonce.errors import ConfigurationError
 from paidonce.settings import METRICS_FOLDER, Role
-from paidonce.terminal.output import Json, json_text, stderr, stdout
+from paidonce.terminal.commands import Json
+from paidonce.terminal.output import show, stderr, stdout
 from paidonce.terminal.session import Config, exit_code, load_command_settings, run
 
 if TYPE_CHECKING:
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
 
 Host = Annotated[str | None, typer.Option(help="The address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="The port to listen on.")]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (serve, work, relay, migrate, doctor):
-        app.command()(command)
 
 
 def serve(
@@ -108,10 +103,7 @@ def doctor(config: Config = None, json: Json = False) -> None:
 
     findings = run(examine(config))
     has_problem = any(one.state is CheckState.PROBLEM for one in findings)
-    if json:
-        typer.echo(json_text(findings))
-    else:
-        _show_findings(findings)
+    show(findings, json, _print_findings)
     raise typer.Exit(1 if has_problem else 0)
 
 
@@ -136,7 +128,7 @@ def _shared_metrics(processes: int) -> Iterator[None]:
         yield
 
 
-def _show_findings(findings: Sequence["CheckResult"]) -> None:
+def _print_findings(findings: Sequence["CheckResult"]) -> None:
     colours = {"ok": "green", "warning": "yellow", "problem": "red", "skipped": "dim"}
     table = Table("check", "", "found", "what to do")
     for one in findings:

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final
+from operator import attrgetter
+from typing import Any, Final
 from uuid import UUID
 
 import orjson
@@ -19,16 +20,34 @@ MAX_WIDTH: Final = 1_000
 stdout = Console()
 stderr = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Columns = Mapping[str, Callable[[Any], object]]
 """The columns of a table: a title, and the value of an item."""
 
 
-def show(items: Any, columns: Columns, as_json: bool) -> None:
-    """Print a table with a row for each item, or JSON."""
+def columns(attributes: str, **computed: Callable[[Any], object]) -> Columns:
+    """The columns of these attributes, written as in SQL: `"id, received_at as received"`.
+
+    What is not an attribute of the item is computed by the function of that name.
+    """
+    made: dict[str, Callable[[Any], object]] = {}
+    for one in attributes.split(", "):
+        name, _, title = one.partition(" as ")
+        made[title or name] = computed.get(name) or attrgetter(name)
+    return made
+
+
+def show(result: Any, as_json: bool, shown: Columns | Callable[[Any], object]) -> None:
+    """Print a result as JSON, or as a table with these columns, or by a function."""
     if as_json:
-        typer.echo(json_text(items))
-        return
+        typer.echo(json_text(result))
+    elif callable(shown):
+        shown(result)
+    else:
+        print_table(result, shown)
+
+
+def print_table(items: Iterable[Any], columns: Columns) -> None:
+    """Print a row for each item."""
     table = Table(box=box.SIMPLE_HEAD)
     for name in columns:
         table.add_column(name, no_wrap=True)
@@ -37,11 +56,8 @@ def show(items: Any, columns: Columns, as_json: bool) -> None:
     _print_whole(table)
 
 
-def show_one(item: Any, as_json: bool) -> None:
-    """Print the fields of one item, or JSON."""
-    if as_json:
-        typer.echo(json_text(item))
-        return
+def print_fields(item: Any) -> None:
+    """Print the fields of one item, without those that have fields themselves."""
     table = Table(box=None, show_header=False)
     for field in fields(item):
         content = getattr(item, field.name)
