@@ -227,11 +227,11 @@ async def _all_pages(database: Database, **filters: Any) -> list[UUID]:
     async with database.connection() as connection:
         for _ in range(10_000):
             page = await events_store.search(connection, query)
-            found += [row["id"] for row in page.rows]
-            assert len(page.rows) <= LIMIT
-            if page.next is None:
+            found += [row["id"] for row in page.items]
+            assert len(page.items) <= LIMIT
+            if page.next_cursor is None:
                 return found
-            query = query.model_copy(update={"cursor": page.next})
+            query = query.model_copy(update={"cursor": UUID(page.next_cursor)})
     raise AssertionError("the pages have no end")
 
 

@@ -7,9 +7,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from paidonce.db.search import LAST_ID
-
 T = TypeVar("T")
+V = TypeVar("V")
 Q = TypeVar("Q", bound="ListQuery")
 
 MAX_PAGE: Final = 500
@@ -50,16 +49,15 @@ class Page(Generic[T]):
     items: list[T]
     next_cursor: str | None = None
 
+    def map(self, view: Callable[[T], V]) -> "Page[V]":
+        """The same page with another view of each item."""
+        return Page([view(one) for one in self.items], self.next_cursor)
+
 
 def page_of(rows: Sequence[T], limit: int, cursor: Callable[[T], object]) -> Page[T]:
     """A page of rows that were read with `limit + 1`, to know whether more follow."""
     items = list(rows[:limit])
     return Page(items, str(cursor(items[-1])) if len(rows) > limit else None)
-
-
-def last_id_of(cursor: UUID | None) -> UUID:
-    """The largest id that may follow a page."""
-    return LAST_ID if cursor is None else UUID(int=max(cursor.int - 1, 0))
 
 
 async def all_pages(search: Callable[[Q], Awaitable[Page[T]]], query: Q, limit: int) -> list[T]:

@@ -9,13 +9,14 @@ In the .sql file, a line that is needed only with a filter ends in `-- filter`, 
 needed only while the filter leads ends in `-- by filter`.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from paidonce.db.paging import Page
 from paidonce.db.queries import Connection, Query, Row, load_queries
 
 QUERIES: Final = load_queries(__file__)
@@ -31,6 +32,11 @@ MAX_COUNTED: Final = 100_000
 def first_id_at(time: datetime) -> UUID:
     """The smallest UUIDv7 of that millisecond."""
     return UUID(int=max(int(time.timestamp() * 1000), 0) << 80)
+
+
+def last_id_of(cursor: UUID | None) -> UUID:
+    """The largest id that may follow a page."""
+    return LAST_ID if cursor is None else UUID(int=max(cursor.int - 1, 0))
 
 
 @asynccontextmanager
@@ -49,24 +55,16 @@ async def count_rows(connection: Connection, query: Query, **values: object) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class SearchPage:
-    """Rows that match, and the id to continue below; None at the end."""
-
-    rows: Sequence[Row]
-    next: UUID | None
-
-    @property
-    def next_cursor(self) -> str | None:
-        return None if self.next is None else str(self.next)
-
-
-@dataclass(frozen=True, slots=True)
 class Search:
-    """A query with marked lines, and the filters that may lead it, the best first."""
+    """A query with marked lines, and the filters that may lead it, the best first.
+
+    `fixed` are parameters of the query that always have the same value.
+    """
 
     query: Query
     leading: Sequence[str]
     filters: Sequence[str] = ()
+    fixed: Mapping[str, object] = field(default_factory=dict)
     _statements: dict[frozenset[str], Query] = field(default_factory=dict)
 
     def statement(self, given: frozenset[str]) -> Query:
@@ -83,15 +81,20 @@ class Search:
         first_id: UUID = FIRST_ID,
         last_id: UUID = LAST_ID,
         **filters: object,
-    ) -> SearchPage:
+    ) -> Page[Row]:
         """Up to `limit` rows between two ids that match every filter, the newest first."""
         query = self.statement(frozenset(filters))
         bounds = {"first_id": first_id, "last_id": last_id, "limit": limit + 1, "budget": BUDGET}
-        values = bounds | filters
+        values = {**bounds, **self.fixed, **filters}
         used = {name: values[name] for name in query.parameters}
         async with read_in_order(connection):
             rows = await query.rows(connection, **used)
         return _page([dict(row) for row in rows], limit)
+
+    async def find(self, connection: Connection, item_id: UUID) -> Row | None:
+        """The row with this id."""
+        page = await self.page(connection, limit=1, first_id=item_id, last_id=item_id)
+        return page.items[0] if page.items else None
 
     def _compose(self, given: frozenset[str]) -> Query:
         leader = next((one for one in self.leading if one in given), "id")
@@ -100,14 +103,14 @@ class Search:
         return self.query.without(*sorted(marks))
 
 
-def _page(rows: Sequence[Row], limit: int) -> SearchPage:
+def _page(rows: Sequence[Row], limit: int) -> Page[Row]:
     """The last row of the budget is returned even if it does not match: to continue from it."""
-    found = [
+    found: list[Row] = [
         {name: value for name, value in row.items() if name not in ("matches", "position")}
         for row in rows
         if row["matches"]
     ]
     if len(found) > limit:
-        return SearchPage(found[:limit], found[limit - 1]["id"])
+        return Page(found[:limit], str(found[limit - 1]["id"]))
     is_cut_short = bool(rows) and rows[-1]["position"] == BUDGET
-    return SearchPage(found, rows[-1]["id"] if is_cut_short else None)
+    return Page(found, str(rows[-1]["id"]) if is_cut_short else None)

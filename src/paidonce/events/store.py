@@ -7,9 +7,9 @@ from uuid import UUID
 import orjson
 
 from paidonce.core.events import EventStatus
-from paidonce.db.paging import last_id_of
+from paidonce.db.paging import Page
 from paidonce.db.queries import Connection, Row, load_queries
-from paidonce.db.search import FIRST_ID, LAST_ID, Search, SearchPage, count_rows, first_id_at
+from paidonce.db.search import FIRST_ID, LAST_ID, Search, count_rows, first_id_at, last_id_of
 from paidonce.events.model import EventQuery
 
 QUERIES: Final = load_queries(__file__)
@@ -21,7 +21,7 @@ EVENTS: Final = Search(
 MAX_IDS_OF_PAYMENT: Final = 32
 
 
-async def search(connection: Connection, query: EventQuery) -> SearchPage:
+async def search(connection: Connection, query: EventQuery) -> Page[Row]:
     """Events that match every filter, newest first. Ids are in the order of arrival."""
     filters = query.filters()
     since, until = filters.pop("since", None), filters.pop("until", None)
@@ -41,12 +41,6 @@ async def search(connection: Connection, query: EventQuery) -> SearchPage:
         last_id=min(last_id_of(query.cursor), LAST_ID if until is None else first_id_at(until)),
         **filters,
     )
-
-
-async def find(connection: Connection, event_id: UUID) -> Row | None:
-    """One event."""
-    page = await EVENTS.page(connection, limit=1, first_id=event_id, last_id=event_id)
-    return page.rows[0] if page.rows else None
 
 
 async def deliveries(

@@ -2,19 +2,17 @@
 
 from typing import Final
 
-import asyncpg
-
 from paidonce.core.email import email_key
-from paidonce.db.paging import last_id_of
-from paidonce.db.queries import Connection, load_queries
-from paidonce.db.search import Search, SearchPage
+from paidonce.db.paging import Page
+from paidonce.db.queries import Connection, Row, load_queries
+from paidonce.db.search import Search, last_id_of
 from paidonce.orders.model import OrderQuery
 
 QUERIES: Final = load_queries(__file__)
 ORDERS: Final = Search(QUERIES["orders"], leading=("user_id", "email"), filters=("status", "kind"))
 
 
-async def search(connection: Connection, query: OrderQuery) -> SearchPage:
+async def search(connection: Connection, query: OrderQuery) -> Page[Row]:
     """Orders that match every filter, newest first."""
     filters = query.filters()
     if query.email is not None:
@@ -23,6 +21,7 @@ async def search(connection: Connection, query: OrderQuery) -> SearchPage:
     return await ORDERS.page(connection, limit=query.limit, last_id=last_id, **filters)
 
 
-async def find_order(connection: Connection, reference: str) -> asyncpg.Record | None:
+async def find(connection: Connection, reference: str) -> Row | None:
     """The order with this reference."""
-    return await QUERIES["order"].row(connection, reference=reference)
+    order_id = await QUERIES["order_id"].value(connection, reference=reference)
+    return None if order_id is None else await ORDERS.find(connection, order_id)

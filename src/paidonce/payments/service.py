@@ -28,8 +28,7 @@ class PaymentService:
     async def search(self, query: PaymentQuery) -> Page[PaymentView]:
         """Payments, newest first."""
         async with self._database.connection() as connection:
-            found = await store.search(connection, query)
-        return Page([payment_view(row) for row in found.rows], found.next_cursor)
+            return (await store.search(connection, query)).map(payment_view)
 
     async def link(
         self,
@@ -83,7 +82,7 @@ class PaymentService:
     async def get(self, payment_id: UUID) -> PaymentView:
         """Raises NotFoundError."""
         async with self._database.connection() as connection:
-            row = await store.find(connection, payment_id)
+            row = await store.PAYMENTS.find(connection, payment_id)
         if row is None:
             raise NotFoundError(f"there is no payment {payment_id}")
         return payment_view(row)

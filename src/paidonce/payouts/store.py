@@ -14,8 +14,8 @@ import asyncpg
 from paidonce.bus.outbox import MAX_COUNTED
 from paidonce.core.callbacks import CALLBACK_DELAYS_S, GatewayStatus
 from paidonce.core.money import Money
-from paidonce.db.paging import last_id_of
 from paidonce.db.queries import Connection, load_queries
+from paidonce.db.search import last_id_of
 from paidonce.payouts.model import (
     DeadCallback,
     GatewayReport,
