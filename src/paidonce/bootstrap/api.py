@@ -4,8 +4,7 @@ from fastapi import FastAPI
 
 from paidonce import __version__
 from paidonce.api import errors
-from paidonce.api.auth import Authenticator
-from paidonce.api.limits import BodyLimit
+from paidonce.api.requests import Authenticator, BodyLimit
 from paidonce.bootstrap import documentation
 from paidonce.bootstrap.documentation import describe
 from paidonce.bootstrap.services import Services

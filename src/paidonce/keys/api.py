@@ -3,10 +3,10 @@
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import FastAPI, Query
+from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
-from paidonce.api.auth import Admin
+from paidonce.api.requests import Admin, FromQuery
 from paidonce.core.actors import Scope
 from paidonce.core.input import Text
 from paidonce.db.paging import ListQuery, Page
@@ -31,7 +31,7 @@ def add_to(api: FastAPI, keys: KeyService) -> None:
         return await keys.create(body.name, body.scope, actor)
 
     @api.get("/api/v1/keys", tags=["keys"])
-    async def list_keys(query: Annotated[ListQuery, Query()], actor: Admin) -> Page[KeyView]:
+    async def list_keys(query: FromQuery[ListQuery], actor: Admin) -> Page[KeyView]:
         """Keys, oldest first, also revoked ones; only their first characters are shown."""
         return await keys.search(query)
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from fastapi import Request
 
-from paidonce.api.auth import NO_KEY
 from paidonce.api.problems import ProblemError
+from paidonce.api.requests import NO_KEY
 from paidonce.core.actors import Actor
 from paidonce.guard.addresses import Addresses, named_headers, sender_unit
 from paidonce.guard.limits import Limit, RateLimitState
@@ -71,7 +71,7 @@ class KeyGuard:
 
 
 class KeyAuthenticator:
-    """Authenticates requests by their key (see `api.auth.Authenticator`)."""
+    """Authenticates requests by their key (see `api.requests.Authenticator`)."""
 
     def __init__(self, keys: KeyService, guard: KeyGuard) -> None:
         self._keys = keys

@@ -1,12 +1,11 @@
 """HTTP routes of payments."""
 
-from typing import Annotated
 from uuid import UUID
 
-from fastapi import FastAPI, Query
+from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
 
-from paidonce.api.auth import Operator, Reader
+from paidonce.api.requests import FromQuery, Operator, Reader
 from paidonce.core.input import Reason, Text
 from paidonce.db.paging import Page
 from paidonce.payments.model import PaymentQuery, PaymentView
@@ -26,9 +25,7 @@ def add_to(api: FastAPI, payments: PaymentService) -> None:
     """Add the routes."""
 
     @api.get("/api/v1/payments", tags=["payments"])
-    async def list_payments(
-        query: Annotated[PaymentQuery, Query()], actor: Reader
-    ) -> Page[PaymentView]:
+    async def list_payments(query: FromQuery[PaymentQuery], actor: Reader) -> Page[PaymentView]:
         """Payments, newest first. `applied=false`: money received and not applied."""
         return await payments.search(query)
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import FastAPI, Query
 
-from paidonce.api.auth import Reader
+from paidonce.api.requests import Reader
 from paidonce.core.input import Text
 from paidonce.statistics.model import Statistics
 from paidonce.statistics.service import DEFAULT_DAYS, MAX_DAYS, StatisticsService
