@@ -69,9 +69,9 @@ for group in (
 
 @asynccontextmanager
 async def _open_services(settings: Settings, reconciles: bool) -> "AsyncIterator[Services]":
-    from paidonce.bootstrap.services import open_reconciliation, open_services
+    from paidonce.bootstrap.services import open_services
 
-    async with (open_reconciliation if reconciles else open_services)(settings) as services:
+    async with open_services(settings, reconciles) as services:
         yield services
 
 

@@ -10,8 +10,7 @@ from paidonce.api.requests import Admin, FromQuery
 from paidonce.core.actors import Scope
 from paidonce.core.input import Text
 from paidonce.db.paging import ListQuery, Page
-from paidonce.keys.model import KeyView, NewKeyView
-from paidonce.keys.service import KeyService
+from paidonce.keys.service import KeyService, KeyView, NewKeyView
 
 
 class NewKey(BaseModel):
@@ -23,8 +22,6 @@ class NewKey(BaseModel):
 
 
 def add_to(api: FastAPI, keys: KeyService) -> None:
-    """Add the routes."""
-
     @api.post("/api/v1/keys", status_code=201, tags=["keys"])
     async def create_key(body: NewKey, actor: Admin) -> NewKeyView:
         """Create a key. It is shown only once; only its hash is stored."""

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import secrets
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -17,9 +18,29 @@ from paidonce.db.paging import ListQuery, Page, page_of
 from paidonce.db.pool import Database
 from paidonce.db.queries import from_row, load_queries
 from paidonce.errors import InvalidRequestError, NotFoundError
-from paidonce.keys.model import KeyView, NewKeyView
 
-QUERIES: Final = load_queries(__file__)
+
+@dataclass(frozen=True, slots=True)
+class KeyView:
+    """An API key without its secret part."""
+
+    id: UUID
+    name: str
+    hint: str
+    scope: str
+    created_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewKeyView:
+    """A new API key; `key` is shown only once."""
+
+    id: UUID
+    name: str
+    scope: str
+    key: str
 
 
 class HashMethod(StrEnum):
@@ -27,6 +48,9 @@ class HashMethod(StrEnum):
 
     SHA256 = "sha256"
     HMAC_SHA256 = "hmac-sha256"  # with the pepper
+
+
+QUERIES: Final = load_queries(__file__)
 
 
 class KeyService:

@@ -9,8 +9,7 @@ from paidonce.api.requests import Operator, Reader
 from paidonce.core.input import Text
 from paidonce.db.paging import Page
 from paidonce.linking.linker import User
-from paidonce.users.model import SubscriptionView
-from paidonce.users.service import UserService
+from paidonce.users.service import SubscriptionView, UserService
 
 
 class NewUser(BaseModel):
@@ -21,8 +20,6 @@ class NewUser(BaseModel):
 
 
 def add_to(api: FastAPI, users: UserService) -> None:
-    """Add the routes."""
-
     @api.post("/api/v1/users", status_code=201, tags=["users"])
     async def create_user(body: NewUser, actor: Operator, answer: Response) -> User:
         """Create a user. A repeat returns the existing user, with 200.

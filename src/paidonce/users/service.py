@@ -1,5 +1,7 @@
 """What merchants can ask about users, and create."""
 
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
@@ -10,7 +12,20 @@ from paidonce.db.queries import from_row, load_queries
 from paidonce.errors import InvalidRequestError, NotFoundError
 from paidonce.linking import store as linking_store
 from paidonce.linking.linker import Linker, User
-from paidonce.users.model import SubscriptionView
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionView:
+    """The subscription of a user to a product."""
+
+    id: UUID
+    user_id: UUID
+    product: str
+    status: str
+    current_period_end: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
 
 QUERIES: Final = load_queries(__file__)
 
