@@ -31,13 +31,17 @@ def listen(
     A copy has the stored headers and the raw body. Rejected deliveries are forwarded too. The
     responses change nothing.
     """
-    from paidonce.cli.http import Forwarder
+    from paidonce.cli.http import FORWARD_TIMEOUT_S, MAX_AT_ONCE, Forwarder, client_session
     from paidonce.events.service import EventFollower
 
     settings, _ = load_command_settings(config)
 
     async def within() -> None:
-        async with open_services(settings) as services, Forwarder(forward_to) as forwarder:
+        async with (
+            open_services(settings) as services,
+            client_session(MAX_AT_ONCE, FORWARD_TIMEOUT_S) as session,
+        ):
+            forwarder = Forwarder(forward_to, session)
             follower = EventFollower(services.events, EventQuery(source=source))
 
             async def forward(event: EventView, headers: dict[str, str], body: bytes) -> None:

@@ -93,7 +93,8 @@ def _show_results(results: "list[SendResult]", base: str, as_json: bool) -> None
         typer.echo(json_text(results))
     elif len(results) > MAX_SHOWN:
         stdout.print(f"{len(results)} responses:")
-        for status, number in _count(results).items():
+        counts = Counter(f"{one.http} {one.status}" for one in results)
+        for status, number in counts.most_common():
             stdout.print(f"  {number} × {status}")
     else:
         table = Table("#", "HTTP", "status", "event", "ms")
@@ -108,8 +109,3 @@ def _show_results(results: "list[SendResult]", base: str, as_json: bool) -> None
         )
     if any(one.http != 200 for one in results):
         raise typer.Exit(1)
-
-
-def _count(results: "list[SendResult]") -> dict[str, int]:
-    """How many responses of each kind."""
-    return dict(Counter(f"{one.http} {one.status}" for one in results).most_common())

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,13 +60,7 @@ def work(config: Config = None, host: Host = None, port: Port = None) -> None:
 
     With a host or a port, it serves /healthz, /readyz and /metrics there.
     """
-    from paidonce.cli.server import work as work_until_stopped
-
-    if host is None and port is None:
-        settings, _ = load_command_settings(config)
-        run(work_until_stopped(settings, stderr.print))
-    else:
-        serve(config, host, port, 1, f"{Role.WORKER},{Role.JANITOR}")
+    _work(config, host, port, "processes pending events", Role.WORKER, Role.JANITOR)
 
 
 def relay(config: Config = None, host: Host = None, port: Port = None) -> None:
@@ -73,13 +68,18 @@ def relay(config: Config = None, host: Host = None, port: Port = None) -> None:
 
     With a host or a port, it serves /healthz, /readyz and /metrics there.
     """
-    from paidonce.cli.server import relay as relay_until_stopped
+    _work(config, host, port, "publishes outbox messages", Role.RELAY)
 
-    if host is None and port is None:
-        settings, _ = load_command_settings(config)
-        run(relay_until_stopped(settings, stderr.print))
-    else:
-        serve(config, host, port, 1, Role.RELAY)
+
+def _work(config: Path | None, host: str | None, port: int | None, what: str, *roles: Role) -> None:
+    from paidonce.cli import server
+
+    if host is not None or port is not None:
+        serve(config, host, port, 1, ",".join(roles))
+        return
+    settings, _ = load_command_settings(config)
+    message = f"Paidonce {what}. `paidonce serve` receives deliveries."
+    run(server.work(settings, frozenset(roles), lambda: stderr.print(message)))
 
 
 def migrate(config: Config = None) -> None:
