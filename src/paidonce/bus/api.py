@@ -27,8 +27,6 @@ class DiscardBusDeadLetters(Reason, RetryBusDeadLetters):
 
 
 def add_to(api: FastAPI, bus: BusService) -> None:
-    """Add the routes."""
-
     @api.get("/api/v1/bus", tags=["bus"])
     async def get_bus(actor: Reader) -> model.BusStatus:
         """Unpublished messages, and the lag of each consumer group."""

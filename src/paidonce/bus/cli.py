@@ -90,8 +90,7 @@ def retry(
     if letter_id is not None:
         _refuse_filter(query, dry_run)
         done = operate(config, lambda services: services.bus.retry(letter_id, operator()))
-        text = f"Group {done.consumer} receives message {done.event_id} again."
-        show(done, json, lambda _: stderr.print(text))
+        show(done, json, f"Group {done.consumer} receives message {done.event_id} again.")
         return
 
     def change(services: Services, is_dry_run: bool) -> "Awaitable[BusDeadLetterCount]":
@@ -115,8 +114,7 @@ def discard(
     if letter_id is not None:
         _refuse_filter(query, dry_run)
         done = operate(config, lambda services: services.bus.discard(letter_id, operator(), reason))
-        text = f"Message {done.event_id} of group {done.consumer} is discarded."
-        show(done, json, lambda _: stderr.print(text))
+        show(done, json, f"Message {done.event_id} of group {done.consumer} is discarded.")
         return
 
     def change(services: Services, is_dry_run: bool) -> "Awaitable[BusDeadLetterCount]":
@@ -143,12 +141,10 @@ def _change_all(
     if is_dry_run or not is_sure:
         found = operate(config, lambda services: change(services, True))
         number = f"more than {found.number}" if found.more else found.number
-        text = f"{number} dead letters would be {changed}."
-        show(found, is_dry_run and as_json, lambda _: stderr.print(text))
+        show(found, is_dry_run and as_json, f"{number} dead letters would be {changed}.")
         if is_dry_run or found.number == 0:
             return
         typer.confirm("Continue?", abort=True, err=True)
     done = operate(config, lambda services: change(services, False))
     more = " There are more: run it again." if done.more else ""
-    text = f"{done.number} dead letters are {changed}.{more}"
-    show(done, as_json, lambda _: stderr.print(text))
+    show(done, as_json, f"{done.number} dead letters are {changed}.{more}")

@@ -22,8 +22,6 @@ class PaymentLink(BaseModel):
 
 
 def add_to(api: FastAPI, payments: PaymentService) -> None:
-    """Add the routes."""
-
     @api.get("/api/v1/payments", tags=["payments"])
     async def list_payments(query: FromQuery[PaymentQuery], actor: Reader) -> Page[PaymentView]:
         """Payments, newest first. `applied=false`: money received and not applied."""

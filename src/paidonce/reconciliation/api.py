@@ -11,8 +11,6 @@ from paidonce.reconciliation.service import ReconciliationService
 
 
 def add_to(api: FastAPI, reconciliations: ReconciliationService) -> None:
-    """Add the routes."""
-
     @api.post("/api/v1/reconciliations", status_code=201, tags=["reconciliations"])
     async def start_reconciliation(
         body: model.ReconciliationRequest, actor: Operator

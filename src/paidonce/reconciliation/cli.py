@@ -1,19 +1,17 @@
 """`paidonce reconcile`."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from paidonce.errors import ConfigurationError, InvalidRequestError, NotFoundError
 from paidonce.settings import Settings
 from paidonce.terminal.commands import Json, parse_time
-from paidonce.terminal.output import Columns, print_table, show, stderr, stdout
+from paidonce.terminal.output import Columns, print_table, progress_bar, show, stderr, stdout
 from paidonce.terminal.session import Config, load_command_settings, open_services, operator, run
 
 if TYPE_CHECKING:
@@ -74,22 +72,14 @@ async def _reconcile(
             started = await services.reconciliations.start(request, operator())
         except (InvalidRequestError, NotFoundError) as error:
             raise ConfigurationError(str(error)) from None
-        with _progress() as show_progress:
+        text = TextColumn("{task.completed} payments compared")
+        with progress_bar(text, BarColumn(), TimeElapsedColumn()) as update:
             while True:
                 report = await services.reconciliations.get(started.id)
-                show_progress(report.compared)
+                update(completed=report.compared)
                 if report.is_finished:
                     return report
                 await asyncio.sleep(POLL_S)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
-    """Shows on standard error how many payments were compared."""
-    columns = (TextColumn("{task.completed} payments compared"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr, transient=True, redirect_stdout=False) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda compared: progress.update(task, completed=compared)
 
 
 def _print(report: "ReconciliationReport") -> None:

@@ -19,7 +19,6 @@ class DiscardRequest(Reason):
 
 
 def add_to(api: FastAPI, replays: ReplayService, dead_letters: DeadLetterService) -> None:
-    """Add the routes."""
     _add_replays(api, replays)
     _add_dead_letters(api, dead_letters)
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 from uuid import UUID
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from paidonce.core.events import EventStatus
 from paidonce.db.paging import ListQuery, all_pages
 from paidonce.events.model import DeadLetterFilter, DeadLetterQuery, EventFilter
 from paidonce.terminal.commands import Commands, Json, Limit, Result, Yes, query_options
-from paidonce.terminal.output import columns, show, stderr, stdout
+from paidonce.terminal.output import columns, progress_bar, show, stderr, stdout
 from paidonce.terminal.session import Config, Services, operate, operator
 
 if TYPE_CHECKING:
@@ -154,23 +154,18 @@ async def _follow(services: Services, replay_id: UUID) -> "Replay":
     interrupted = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
     running = asyncio.create_task(services.replays.run(replay_id))
-    with _progress() as progress:
-        bar = progress.add_task("", total=None)
+    shown = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with progress_bar(*shown, TimeRemainingColumn()) as update:
         while not running.done() and not interrupted.is_set():
             found = await services.replays.get(replay_id)
             description = "dry run" if found.dry_run else "processing"
-            progress.update(bar, description=description, completed=found.done, total=found.total)
+            update(description=description, completed=found.done, total=found.total)
             await asyncio.wait({running}, timeout=POLL_S)
     if interrupted.is_set() and not running.done():
         await services.replays.pause(replay_id, operator())
     await running
     asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
     return await services.replays.get(replay_id)
-
-
-def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, TimeRemainingColumn(), console=stderr, transient=True)
 
 
 def _confirm() -> bool:
@@ -242,8 +237,7 @@ def discard(
         config, lambda services: services.dead_letters.discard_matching(query, operator(), reason)
     )
     more = " There are more: run it again." if done.more else ""
-    text = f"{done.discarded} dead letters are discarded.{more}"
-    show(done, json, lambda _: stderr.print(text))
+    show(done, json, f"{done.discarded} dead letters are discarded.{more}")
 
 
 def reprocess(services: Services, event_id: UUID) -> Result:

@@ -1,8 +1,10 @@
 """What commands print: tables for people, JSON for programs."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import datetime
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
@@ -12,6 +14,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
+from rich.progress import Progress, ProgressColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -36,10 +39,15 @@ def columns(attributes: str, **computed: Callable[[Any], object]) -> Columns:
     return made
 
 
-def show(result: Any, as_json: bool, shown: Columns | Callable[[Any], object]) -> None:
-    """Print a result as JSON, or as a table with these columns, or by a function."""
+def show(result: Any, as_json: bool, shown: Columns | Callable[[Any], object] | str) -> None:
+    """Print a result as JSON, or as a table with these columns, or by a function.
+
+    A text is printed on standard error, instead of the result.
+    """
     if as_json:
         typer.echo(json_text(result))
+    elif isinstance(shown, str):
+        stderr.print(shown)
     elif callable(shown):
         shown(result)
     else:
@@ -71,6 +79,13 @@ def line_of(item: Any, columns: Columns, as_json: bool) -> str:
     if as_json:
         return json_line(item)
     return "  ".join(_text(cell(item)) or "-" for cell in columns.values())
+
+
+@contextmanager
+def progress_bar(*columns: ProgressColumn) -> Iterator[Callable[..., None]]:
+    """A progress bar on standard error; yields what updates it (see `rich.progress`)."""
+    with Progress(*columns, console=stderr, transient=True, redirect_stdout=False) as bar:
+        yield partial(bar.update, bar.add_task("", total=None))
 
 
 def json_text(value: Any) -> str:

@@ -15,7 +15,6 @@ WHOLE_AMOUNT: Final = model.CommitRequest()
 
 
 def add_to(api: FastAPI, wallets: WalletService) -> None:
-    """Add the routes."""
     _add_wallets(api, wallets)
     _add_reservations(api, wallets)
 

@@ -1,21 +1,16 @@
 """`paidonce wallet`."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 from uuid import UUID
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 from paidonce.db.paging import all_pages
 from paidonce.terminal.commands import Commands, Json, Limit, Result, parse_time
-from paidonce.terminal.output import columns, show, stderr, stdout
+from paidonce.terminal.output import columns, progress_bar, show, stderr, stdout
 from paidonce.terminal.session import Config, Services, operate, operator
 from paidonce.wallet.model import EntryQuery
-
-if TYPE_CHECKING:
-    from paidonce.wallet import ledger
 
 commands = Commands("wallet", "Wallets, reservations and the ledger.")
 
@@ -104,7 +99,13 @@ def list_entries(services: Services, wallet_id: UUID, limit: Limit = 50) -> Resu
 @commands.command("verify")
 def verify(config: Config = None, json: Json = False) -> None:
     """Verify every wallet and every movement against the ledger; exit code 1 if one is wrong."""
-    with _progress() as progress:
+    with progress_bar(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    ) as update:
+
+        def progress(what: str, done: int, total: int) -> None:
+            update(description=what, completed=done, total=max(done, total))
+
         found = operate(config, lambda services: services.wallets.verify(progress))
     if found or json:
         show(found, json, DISCREPANCIES)
@@ -113,16 +114,3 @@ def verify(config: Config = None, json: Json = False) -> None:
         raise typer.Exit(1)
     if not json:
         stdout.print("Every wallet agrees with the ledger, and every movement sums to zero.")
-
-
-@contextmanager
-def _progress() -> "Iterator[ledger.Progress]":
-    """A progress bar on standard error."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=stderr, transient=True, redirect_stdout=False) as bar:
-        task = bar.add_task("", total=None)
-
-        def update(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=max(done, total))
-
-        yield update
