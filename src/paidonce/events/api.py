@@ -12,8 +12,6 @@ from paidonce.events.service import EventService
 
 
 def add_to(api: FastAPI, events: EventService) -> None:
-    """Add the routes."""
-
     @api.get("/api/v1/events", tags=["events"])
     async def list_events(query: FromQuery[EventQuery], actor: Reader) -> Page[EventView]:
         """Events, newest first: every delivery that was stored."""

@@ -10,8 +10,6 @@ from paidonce.guard.service import BanService
 
 
 def add_to(api: FastAPI, bans: BanService) -> None:
-    """Add the routes."""
-
     @api.get("/api/v1/bans", tags=["bans"])
     async def list_bans(query: FromQuery[BanQuery], actor: Reader) -> Page[BanView]:
         """Banned addresses, in order; for IPv6, networks of /64."""

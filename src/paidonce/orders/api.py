@@ -10,8 +10,6 @@ from paidonce.orders.service import OrderService
 
 
 def add_to(api: FastAPI, orders: OrderService) -> None:
-    """Add the routes."""
-
     @api.post("/api/v1/orders", status_code=201, tags=["orders"])
     async def create_order(body: OrderRequest, actor: Operator, answer: Response) -> OrderView:
         """Create an order. A repeat returns the existing order, with 200.

@@ -18,8 +18,6 @@ from paidonce.payouts.views import PayoutView
 
 
 def add_to(api: FastAPI, payouts: PayoutService) -> None:
-    """Add the routes."""
-
     @api.post(
         "/api/v1/wallet-payments",
         status_code=202,

@@ -13,8 +13,6 @@ Days = Annotated[int, Query(ge=1, le=MAX_DAYS)]
 
 
 def add_to(api: FastAPI, statistics: StatisticsService) -> None:
-    """Add the route."""
-
     @api.get("/api/v1/stats", tags=["statistics"])
     async def get_statistics(
         actor: Reader, days: Days = DEFAULT_DAYS, source: Text | None = None
