@@ -3,21 +3,19 @@
 from typing import Annotated
 
 from fastapi import FastAPI, Path
-from pydantic import BaseModel, ConfigDict
 
 from paidonce.api.requests import FromQuery, Operator, Reader
 from paidonce.bus import model
 from paidonce.bus.service import BusService
-from paidonce.core.input import Reason
+from paidonce.core.input import Input, Reason
 from paidonce.db.paging import Page
 
 LetterId = Annotated[int, Path(ge=1, le=model.MAX_ID)]
 
 
-class RetryBusDeadLetters(BaseModel):
+class RetryBusDeadLetters(Input):
     """Which dead letters to retry; all if the filter is empty."""
 
-    model_config = ConfigDict(extra="forbid")
     filter: model.BusDeadLetterFilter
     dry_run: bool = False
 

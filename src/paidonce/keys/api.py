@@ -4,19 +4,18 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import StringConstraints
 
 from paidonce.api.requests import Admin, FromQuery
 from paidonce.core.actors import Scope
-from paidonce.core.input import Text
+from paidonce.core.input import Input, Text
 from paidonce.db.paging import ListQuery, Page
 from paidonce.keys.service import KeyService, KeyView, NewKeyView
 
 
-class NewKey(BaseModel):
+class NewKey(Input):
     """The purpose and the scope of a new key."""
 
-    model_config = ConfigDict(extra="forbid")
     name: Annotated[Text, StringConstraints(min_length=1, max_length=100)]
     scope: Scope
 

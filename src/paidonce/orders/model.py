@@ -8,10 +8,10 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from paidonce.core.email import email_key
-from paidonce.core.input import Reference, Text
+from paidonce.core.input import Input, Reference, Text
 from paidonce.core.money import Money, format_minor
 from paidonce.core.orders import BookingStatus, Kind, OrderStatus, booking_status
 from paidonce.core.payments import PaymentStatus
@@ -20,15 +20,13 @@ from paidonce.db.queries import Row, from_row
 from paidonce.payments.model import PaymentView
 
 
-class OrderRequest(BaseModel):
+class OrderRequest(Input):
     """What a merchant expects to be paid for.
 
     A `subscription` needs `user_id` or `email`, and the `plan_id` of its period unless there is a
     default plan; a `wallet` top-up needs `wallet_id`, or `user_id` for the user's own wallet.
     `sources`, if given, are the only ones that may pay it.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     reference: Reference
     amount: Text

@@ -3,19 +3,17 @@
 from uuid import UUID
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict
 
 from paidonce.api.requests import FromQuery, Operator, Reader
-from paidonce.core.input import Reason, Text
+from paidonce.core.input import Input, Reason, Text
 from paidonce.db.paging import Page
 from paidonce.payments.model import PaymentQuery, PaymentView
 from paidonce.payments.service import PaymentService
 
 
-class PaymentLink(BaseModel):
+class PaymentLink(Input):
     """The user or the order that the payment belongs to; give one."""
 
-    model_config = ConfigDict(extra="forbid")
     user_id: UUID | None = None
     email: Text | None = None
     order: Text | None = None

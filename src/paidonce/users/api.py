@@ -3,19 +3,17 @@
 from uuid import UUID
 
 from fastapi import FastAPI, Response
-from pydantic import BaseModel, ConfigDict
 
 from paidonce.api.requests import Operator, Reader
-from paidonce.core.input import Text
+from paidonce.core.input import Input, Text
 from paidonce.db.paging import Page
 from paidonce.linking.linker import User
 from paidonce.users.service import SubscriptionView, UserService
 
 
-class NewUser(BaseModel):
+class NewUser(Input):
     """A user with a verified e-mail address: payments under it belong to this user."""
 
-    model_config = ConfigDict(extra="forbid")
     email: Text
 
 
