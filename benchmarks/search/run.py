@@ -20,7 +20,7 @@ from benchmarks.search.questions import LIMIT, Question, questions
 from benchmarks.terminal import terminal_table
 from paidonce.bootstrap.database import open_migrated_database
 from paidonce.bootstrap.rules import load_rules
-from paidonce.bootstrap.services import Services, build_services
+from paidonce.bootstrap.services import Services
 from paidonce.db.search import BUDGET
 from paidonce.settings.reading import load_settings
 
@@ -79,7 +79,7 @@ async def _measure(plan: Plan, progress: Progress) -> tuple[list[Timing], dict[s
                     await fill(connection, plan.rows, partial(progress.advance, task))
                 await databases.checkpoint()
                 rules, _ = await load_rules(settings, database)
-                timings = await _ask_all(build_services(database, rules), plan, progress)
+                timings = await _ask_all(Services(database, rules), plan, progress)
         return timings, describe_machine(await databases.settings())
 
 

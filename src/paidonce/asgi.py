@@ -7,11 +7,12 @@
 It can also be served alone, by any ASGI server: then it starts and stops with that.
 """
 
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from starlette.responses import Response
 from uuid_utils.compat import uuid7
 
 from paidonce.api.problems import Problem
@@ -81,14 +82,15 @@ class Mounted:
         return self._app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """WebhookResponse a request, or start and stop with the server."""
+        """Answer a request, or start and stop with the server."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1000})
         elif self._app is None:
             log.error("not_started", remedy=_REMEDY)
-            await _refuse(send)
+            body, headers = _NOT_STARTED.body(str(uuid7())), _NOT_STARTED.headers()
+            await Response(body, _NOT_STARTED.status, headers)(scope, receive, send)
         else:
             await self._app.asgi(scope, receive, send)
 
@@ -105,12 +107,3 @@ class Mounted:
             await send({"type": f"lifespan.{word}.failed", "message": str(error)})
             raise
         await send({"type": "lifespan.shutdown.complete"})
-
-
-async def _refuse(send: Send) -> None:
-    body = _NOT_STARTED.body(str(uuid7()))
-    named = {**_NOT_STARTED.headers(), "content-length": str(len(body))}
-    start: MutableMapping[str, Any] = {"type": "http.response.start", "status": _NOT_STARTED.status}
-    start["headers"] = [(name.encode(), value.encode()) for name, value in named.items()]
-    await send(start)
-    await send({"type": "http.response.body", "body": body})

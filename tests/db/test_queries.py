@@ -8,11 +8,11 @@ from paidonce.db import schema
 from paidonce.db.pool import Database
 from paidonce.db.queries import load_queries
 from paidonce.events import store as events_store
-from paidonce.keys import store as keys_store
+from paidonce.keys import service as key_service
 from paidonce.processing import store as processing_store
 from paidonce.queue import store as queue_store
 from paidonce.statistics import store as statistics_store
-from paidonce.users import store as users_store
+from paidonce.users import service as user_service
 
 TEXT = """
 -- A comment before everything.
@@ -82,9 +82,9 @@ async def test_a_missing_or_surplus_parameter_is_an_error(database: Database, mo
     "module",
     [
         queue_store,
-        keys_store,
+        key_service,
         events_store,
-        users_store,
+        user_service,
         schema,
         processing_store,
         statistics_store,

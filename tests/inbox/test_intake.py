@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 import pytest_asyncio
 
-from paidonce.bootstrap.services import build_services
+from paidonce.bootstrap.services import Services
 from paidonce.errors import InvalidSignatureError, MalformedError, RejectedError
 from paidonce.inbox import evidence
 from paidonce.inbox.confirmation import Approver
@@ -83,7 +83,7 @@ async def test_what_is_dropped_of_a_flood_is_counted_all_the_same(
     await door.dropped.write(shop.database)
     await door.dropped.write(shop.database)
     assert await shop.number("event_count_deltas") == rows + 1
-    told = await build_services(shop.database, shop.rules).statistics.report()
+    told = await Services(shop.database, shop.rules).statistics.report()
     assert (told.received, told.failed) == (len(flood), len(flood))
 
 

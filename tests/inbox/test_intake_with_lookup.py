@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from paidonce.bootstrap.services import build_services
+from paidonce.bootstrap.services import Services
 from paidonce.errors import (
     DatabaseUnavailableError,
     MalformedError,
@@ -137,7 +137,7 @@ async def test_a_delivery_of_which_two_events_are_made_is_counted_once(door: Doo
         await door.deliver("p", stale=True)
     await door.deliver("q")
     await door.deliver("q")
-    told = await build_services(door.stage.database, door.stage.rules).statistics.report()
+    told = await Services(door.stage.database, door.stage.rules).statistics.report()
     assert (told.received, told.duplicates, told.failed) == (3, 1, 1)
     assert told.waiting == await door.stage.number("event_queue")
 

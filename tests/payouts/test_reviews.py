@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import pytest_asyncio
 
-from paidonce.bootstrap.services import Services, build_services
+from paidonce.bootstrap.services import Services
 from paidonce.core.actors import HOST
 from paidonce.core.callbacks import GatewayStatus
 from paidonce.core.money import Money
@@ -30,7 +30,7 @@ async def payouts(database: Database) -> AsyncIterator[PayoutHarness]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def verbs(database: Database) -> AsyncIterator[Services]:
-    made = build_services(database, NO_RULES, None, WalletSettings())
+    made = Services(database, NO_RULES, None, WalletSettings())
     yield made
     await made.wallet_commands.stop()
 

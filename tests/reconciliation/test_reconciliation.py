@@ -13,7 +13,7 @@ import pytest_asyncio
 from uuid_utils.compat import uuid7
 
 from paidonce.bootstrap.registration import register_source
-from paidonce.bootstrap.services import Services, build_services
+from paidonce.bootstrap.services import Services
 from paidonce.core.actors import Actor, Scope
 from paidonce.core.events import EventId, EventType, ExternalId, PaymentEvent
 from paidonce.core.money import Money
@@ -154,7 +154,7 @@ async def opened(
     asking = asyncio.create_task(asker.run())
     reconciler = ReconciliationWorker(shop.database, rules, wakeup, pauses_s=())
     stage = replace(shop, rules=rules, source=source)
-    yield Korea(stage, gateway, reconciler, build_services(shop.database, rules))
+    yield Korea(stage, gateway, reconciler, Services(shop.database, rules))
     asker.finish()
     await asking
     await reconciler.close()
@@ -586,7 +586,7 @@ async def test_an_invalid_request_is_rejected(korea: Korea) -> None:
     plain = replace(korea.source, provider=Plain())
     rules: Rules = replace(korea.shop.rules, sources={plain.id: plain})
     with pytest.raises(InvalidRequestError, match="no list of payments"):
-        await replace(korea, services=build_services(korea.shop.database, rules)).start()
+        await replace(korea, services=Services(korea.shop.database, rules)).start()
 
 
 async def test_a_request_is_recorded_in_the_audit_log(korea: Korea) -> None:

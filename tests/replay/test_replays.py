@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from paidonce.bootstrap.services import build_services
+from paidonce.bootstrap.services import Services
 from paidonce.core.actors import Actor, Scope
 from paidonce.core.events import EventStatus, EventType
 from paidonce.errors import InvalidSignatureError
@@ -69,13 +69,13 @@ async def create_replay(
     shop: Stage, events: EventFilter = DEAD, *, dry: bool = False, rate: int = 10_000
 ) -> ReplayId:
     """A replay that no process runs yet."""
-    services = build_services(shop.database, shop.rules)
+    services = Services(shop.database, shop.rules)
     request = ReplayRequest(filter=events, dry_run=dry, rate=rate)
     return (await services.replays.create(request, ACTOR, wait_s=0)).id
 
 
 async def get_replay(shop: Stage, replay_id: ReplayId) -> Replay:
-    return await build_services(shop.database, shop.rules).replays.get(replay_id)
+    return await Services(shop.database, shop.rules).replays.get(replay_id)
 
 
 async def run(
@@ -217,7 +217,7 @@ async def test_pausing_or_canceling_rolls_back_the_current_chunk(
     """OPS-4: it does not wait; the chunk is rolled back."""
     await dead_letters(shop, processor, "p-1", "p-2")
     replay_id = await create_replay(shop)
-    services = build_services(shop.database, shop.rules)
+    services = Services(shop.database, shop.rules)
     async with leading(shop, replay_id, max_chunk=1) as working:
         connection = await working._connected()
         found = await replay_store.find_state(connection, replay_id)
@@ -426,7 +426,7 @@ async def test_the_worker_finds_a_replay_and_runs_it(shop: Stage, processor: Pro
     await dead_letters(shop, processor, "p")
     worker = ReplayWorker(shop.database, shop.rules)
     running = asyncio.create_task(worker.run())
-    services = build_services(shop.database, shop.rules)
+    services = Services(shop.database, shop.rules)
     done = await services.replays.create(
         ReplayRequest(filter=DEAD, dry_run=False), ACTOR, wait_s=10
     )

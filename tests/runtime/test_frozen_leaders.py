@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
-from paidonce.bootstrap.services import Services, build_services
+from paidonce.bootstrap.services import Services
 from paidonce.bus import outbox
 from paidonce.bus.model import NewMessage
 from paidonce.core.notifications import NotificationKind
@@ -103,7 +103,7 @@ async def prepare(database: Database, gateway: Gateway, korea: PortOneGateway) -
     await processor.process([look(Stage(database, rules, source), "asked")])
     await processor.close()
     korea.delay(LIST, DEADLINE_S * 10)
-    services = build_services(database, rules)
+    services = Services(database, rules)
     replay = ReplayRequest(filter=EventFilter(source="plain"), dry_run=False, rate=3)
     await services.replays.create(replay, ME, wait_s=0)
     await services.reconciliations.start(ReconciliationRequest(source="kr", since=SINCE), ME)

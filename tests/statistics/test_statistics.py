@@ -12,7 +12,7 @@ import pytest
 from uuid_utils.compat import uuid7
 
 from paidonce.bootstrap.registration import register_source
-from paidonce.bootstrap.services import build_services
+from paidonce.bootstrap.services import Services
 from paidonce.core.events import DEFERRED, EventId, EventStatus, SourceId
 from paidonce.core.retry import RetryPolicy
 from paidonce.db.pool import Database
@@ -224,7 +224,7 @@ async def test_any_history_is_counted_as_it_was(
 
 async def _compare(shop: Shop, seed: int) -> None:
     expected = await shop.counted()
-    verbs = build_services(shop.stage.database, shop.stage.rules)
+    verbs = Services(shop.stage.database, shop.stage.rules)
     for days in (1, 5, 9):
         told = await verbs.statistics.report(days=days)
         first = datetime.now(UTC).date() - timedelta(days=days - 1)
@@ -269,7 +269,7 @@ async def test_folding_takes_a_bounded_number_and_says_whether_there_is_more(
         assert await shop.number("event_count_deltas") == 1
         assert not await Folding().run_once(connection, datetime.now(UTC))
     assert await shop.number("event_count_deltas") == 0
-    told = await build_services(shop.database, shop.rules).statistics.report()
+    told = await Services(shop.database, shop.rules).statistics.report()
     assert _numbers(told) == tuple((MAX_FOLDED + 1) * number for number in row[3:])
 
 
@@ -291,5 +291,5 @@ async def test_evidence_that_is_processed_again_was_received_once(
     )
     for _ in range(2):
         await Reprocessor(shop.database, shop.rules).reprocess(item.event_id, "somebody")
-    told = await build_services(shop.database, shop.rules).statistics.report()
+    told = await Services(shop.database, shop.rules).statistics.report()
     assert _numbers(told) == (1, 0, 1, 0, 1)

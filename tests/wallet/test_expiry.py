@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from paidonce.bootstrap.services import build_services
+from paidonce.bootstrap.services import Services
 from paidonce.core.events import WalletId
 from paidonce.db.pool import Database
 from paidonce.errors import InvalidRequestError
@@ -82,9 +82,7 @@ async def test_expiry_and_late_capture_have_one_winner(
 
 async def test_a_setting_is_the_default_expiry(module_database: Database) -> None:
     """WAL-2: unless one says otherwise itself."""
-    lasting = build_services(
-        module_database, NO_RULES, None, WalletSettings(reservation_expires_s=0)
-    )
+    lasting = Services(module_database, NO_RULES, None, WalletSettings(reservation_expires_s=0))
     wallet_id = await funded_wallet(module_database, 100)
     made, is_new = await lasting.wallets.reserve(wallet_id, new_payment_id(), "0.10")
     assert (made.expires_at, is_new) == (None, True)

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from uuid_utils.compat import uuid7
 
-from paidonce.bootstrap.services import Services, build_services
+from paidonce.bootstrap.services import Services
 from paidonce.core.callbacks import GatewayStatus
 from paidonce.db.pool import Database
 from paidonce.payouts.gateway import GatewayAnswer
@@ -35,7 +35,7 @@ DAMAGE: Final = {
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def services(database: Database) -> AsyncIterator[Services]:
-    made = build_services(database, NO_RULES)
+    made = Services(database, NO_RULES)
     yield made
     await made.wallet_commands.stop()
 

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 from uuid_utils.compat import uuid7
 
-from paidonce.bootstrap.services import build_services
+from paidonce.bootstrap.services import Services
 from paidonce.core.events import EventType, WalletId
 from paidonce.core.money import Money
 from paidonce.core.orders import Kind
@@ -294,5 +294,5 @@ def test_the_wallet_agrees_with_its_model(house: House, request: pytest.FixtureR
             derandomize=not is_soak,
         ),
     )
-    verbs = build_services(house.stage.database, house.stage.rules)
+    verbs = Services(house.stage.database, house.stage.rules)
     assert house.run(verbs.wallets.verify()) == []

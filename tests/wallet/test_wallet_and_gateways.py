@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 from uuid import uuid4
 
-from paidonce.bootstrap.services import build_services
+from paidonce.bootstrap.services import Services
 from paidonce.linking.linker import Linker
 from paidonce.wallet.commands import WalletCommands
 from paidonce.wallet.reservations import CommandResult, Commit, RejectReason, Release, Reserve
@@ -48,6 +48,6 @@ async def test_top_ups_and_refunds_while_the_money_is_spent(shop: Stage) -> None
     owed = await shop.one("SELECT receivable_minor AS minor FROM wallets WHERE id = $1", wallet_id)
     assert reserved == 0
     assert balance - owed["minor"] == NUMBER // 2 * PRICE - spent
-    assert await build_services(shop.database, shop.rules).wallets.verify() == []
+    assert await Services(shop.database, shop.rules).wallets.verify() == []
     for service in services:
         await service.stop()

@@ -6,19 +6,7 @@ from typing import Final
 
 import orjson
 
-from paidonce.errors import (
-    ConflictError,
-    DatabaseUnavailableError,
-    InvalidRequestError,
-    InvalidSignatureError,
-    MalformedError,
-    NotApprovedError,
-    NotFoundError,
-    PaidonceError,
-    QueueFullError,
-    ReplayedNonceError,
-    TimestampExpiredError,
-)
+from paidonce import errors
 
 CONTENT_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 5
@@ -57,42 +45,33 @@ class Problem:
         return added
 
 
-_INVALID_SIGNATURE: Final = Problem(401, "INVALID_SIGNATURE", "The signature does not match.")
-_EXPIRED: Final = Problem(
-    401, "TIMESTAMP_EXPIRED", "The timestamp of the delivery is too far from now."
-)
-_REPLAYED: Final = Problem(401, "REPLAYED_NONCE", "The nonce was used before.")
-_UNAVAILABLE: Final = Problem(
-    503, "UNAVAILABLE", "The delivery could not be stored; send it again.", RETRY_AFTER_S
-)
-_FULL: Final = Problem(
-    503, "OVERLOADED", "Too many deliveries are waiting; send it again.", RETRY_AFTER_S
-)
 INTERNAL: Final = Problem(500, "INTERNAL", "Internal error.")
 
 
-def problem_of(error: PaidonceError) -> Problem:
+def problem_of(error: errors.PaidonceError) -> Problem:
     """The problem of an error."""
     match error:
-        case InvalidSignatureError():
-            return _INVALID_SIGNATURE
-        case TimestampExpiredError():
-            return _EXPIRED
-        case ReplayedNonceError():
-            return _REPLAYED
-        case NotApprovedError():
+        case errors.InvalidSignatureError():
+            return Problem(401, error.code, "The signature does not match.")
+        case errors.TimestampExpiredError():
+            return Problem(401, error.code, "The timestamp of the delivery is too far from now.")
+        case errors.ReplayedNonceError():
+            return Problem(401, error.code, "The nonce was used before.")
+        case errors.NotApprovedError():
             return Problem(409, error.code, f"The payment is not approved: {error}.")
-        case MalformedError():
+        case errors.MalformedError():
             return Problem(400, error.code, f"The delivery was rejected: {error}.")
-        case DatabaseUnavailableError():
-            return _UNAVAILABLE
-        case QueueFullError():
-            return _FULL
-        case NotFoundError():
+        case errors.DatabaseUnavailableError():
+            detail = "The delivery could not be stored; send it again."
+            return Problem(503, "UNAVAILABLE", detail, RETRY_AFTER_S)
+        case errors.QueueFullError():
+            detail = "Too many deliveries are waiting; send it again."
+            return Problem(503, "OVERLOADED", detail, RETRY_AFTER_S)
+        case errors.NotFoundError():
             return Problem(404, error.code, f"{error}.")
-        case ConflictError():
+        case errors.ConflictError():
             return Problem(409, error.code, f"{error}.")
-        case InvalidRequestError():
+        case errors.InvalidRequestError():
             return Problem(400, error.code, f"{error}.")
         case _:
             return INTERNAL

@@ -4,10 +4,8 @@ from fastapi import FastAPI
 
 from paidonce import __version__
 from paidonce.api import errors
-from paidonce.api.auth import Authenticator
-from paidonce.api.limits import BodyLimit
+from paidonce.api.requests import Authenticator, BodyLimit
 from paidonce.bootstrap import documentation
-from paidonce.bootstrap.documentation import describe
 from paidonce.bootstrap.services import Services
 from paidonce.bus import api as bus_api
 from paidonce.core.masking import Masker
@@ -22,8 +20,6 @@ from paidonce.replay import api as replay_api
 from paidonce.statistics import api as statistics_api
 from paidonce.users import api as users_api
 from paidonce.wallet import api as wallet_api
-
-__all__ = ["describe", "operators_api"]
 
 
 def operators_api(

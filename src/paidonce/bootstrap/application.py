@@ -4,12 +4,14 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from fastapi import FastAPI
 
-from paidonce.bootstrap.api import describe, operators_api
+from paidonce.bootstrap.api import operators_api
 from paidonce.bootstrap.database import open_migrated_database
+from paidonce.bootstrap.documentation import describe
 from paidonce.bootstrap.health import HealthSource, add_health
 from paidonce.bootstrap.rules import (
     check_settings,
@@ -18,7 +20,7 @@ from paidonce.bootstrap.rules import (
     load_timers,
     payout_options,
 )
-from paidonce.bootstrap.services import Services, build_services
+from paidonce.bootstrap.services import Services
 from paidonce.bus.bisect import Retries
 from paidonce.bus.consumer import Consumer
 from paidonce.bus.contract import Bus, open_bus
@@ -32,7 +34,7 @@ from paidonce.inbox.edge import Edge, Receive, Scope, Send, is_delivery, path_wi
 from paidonce.inbox.group import Group
 from paidonce.inbox.intake import Intake
 from paidonce.inbox.sample_webhooks import add_sample_webhooks
-from paidonce.keys.authenticator import KeyAuthenticator, KeyGuard
+from paidonce.keys.authenticator import KeyAuthenticator
 from paidonce.keys.pepper import load_pepper
 from paidonce.lookup.worker import MAX_AT_ONCE, LookupWorker
 from paidonce.maintenance.janitor import Janitor, usual_tasks
@@ -100,7 +102,7 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
     check_settings(settings)
     async with open_migrated_database(settings) as database, AsyncExitStack() as stack:
         rules, sources = await load_rules(settings, database)
-        services = build_services(database, rules, load_pepper(settings), settings.wallet)
+        services = Services(database, rules, load_pepper(settings), settings.wallet)
         stack.push_async_callback(services.wallet_commands.stop)
         stack.push_async_callback(bus.close)
         wakeup = Wakeup()
@@ -146,6 +148,10 @@ def _background(
 ) -> list[Service]:
     """The background services of these roles. Their leader roles share one session."""
     leader, bus_wakeup = Leader(database), Wakeup()
+    retries = Retries(**settings.retry.model_dump())
+    consumer = partial(
+        Consumer, bus, database, retries=retries, routes=rules.routes, wakeup=bus_wakeup
+    )
     services: list[Service] = []
     if Role.WORKER in roles:
         timers = load_timers(settings, sources)
@@ -160,9 +166,20 @@ def _background(
             services.append(Notifier(database, channels, leader))
         services.append(Relay(database, bus, leader=leader, wakeup=bus_wakeup))
     if Role.PAYMENTS in roles:
-        services += _payouts(settings, database, rules, bus, bus_wakeup)
+        gateway, options = load_gateway(settings), payout_options(settings, rules)
+        if gateway is not None and options is not None:
+            services += [
+                consumer(
+                    name=processor.GROUP,
+                    aggregate_types=processor.AGGREGATE_TYPES,
+                    consume=processor.PayoutProcessor(options).consume,
+                ),
+                GatewayCaller(database, gateway, options, bus_wakeup),
+                CallbackRetries(database, options),
+            ]
     if Role.QUERY in roles:
-        services.append(_query_service(settings, database, rules, bus, bus_wakeup))
+        types = views.AGGREGATE_TYPES
+        services.append(consumer(name=views.GROUP, aggregate_types=types, consume=views.consume))
     if Role.JANITOR in roles:
         tasks = [ReservationExpiry(), *usual_tasks(settings.retention)]
         services.append(Janitor(database, settings.retention, tasks, leader))
@@ -173,49 +190,16 @@ def _workers(
     settings: Settings, database: Database, rules: Rules, wakeup: Wakeup, leader: Leader
 ) -> list[Service]:
     """All services that process stored events."""
-    limit = _batch_limit(settings)
+    # How many events a worker may hold in memory, by the largest possible body.
+    limit = min(max(MAX_BYTES_IN_HAND // settings.server.max_body_bytes, 1), MAX_BATCH)
+    # These process one event in a transaction. Without handlers one empties the queue.
+    hook_workers = settings.handler_concurrency if rules.handlers else 1
     return [
         Worker(database, rules, wakeup, limit),
         LookupWorker(database, rules, wakeup, min(limit, MAX_AT_ONCE), leader=leader),
-        *_hook_workers(settings, database, rules, wakeup),
+        *(Worker(database, rules, wakeup, 1, QueueName.HOOKS) for _ in range(hook_workers)),
         ReplayWorker(database, rules, wakeup, limit, leader),
     ]
-
-
-def _payouts(
-    settings: Settings, database: Database, rules: Rules, bus: Bus, wakeup: Wakeup
-) -> list[Service]:
-    """The services of payouts; none if no gateway is configured."""
-    gateway, options = load_gateway(settings), payout_options(settings, rules)
-    if gateway is None or options is None:
-        return []
-    consumer = Consumer(
-        bus,
-        database,
-        name=processor.GROUP,
-        aggregate_types=processor.AGGREGATE_TYPES,
-        consume=processor.PayoutProcessor(options).consume,
-        retries=Retries(**settings.retry.model_dump()),
-        routes=rules.routes,
-        wakeup=wakeup,
-    )
-    caller = GatewayCaller(database, gateway, options, wakeup)
-    return [consumer, caller, CallbackRetries(database, options)]
-
-
-def _query_service(
-    settings: Settings, database: Database, rules: Rules, bus: Bus, wakeup: Wakeup
-) -> Service:
-    return Consumer(
-        bus,
-        database,
-        name=views.GROUP,
-        aggregate_types=views.AGGREGATE_TYPES,
-        consume=views.consume,
-        retries=Retries(**settings.retry.model_dump()),
-        routes=rules.routes,
-        wakeup=wakeup,
-    )
 
 
 def _build_api(
@@ -242,9 +226,7 @@ def _build_api(
     )
     api = operators_api(
         services,
-        KeyAuthenticator(
-            services.keys, KeyGuard(guard.addresses, guard.api_key_limit, guard.security_log)
-        ),
+        KeyAuthenticator(services.keys, guard.addresses, guard.api_key_limit, guard.security_log),
         rules.masker,
         server.max_body_bytes,
     )
@@ -252,17 +234,3 @@ def _build_api(
     add_sample_webhooks(api, services.orders, intake, takes_tests)
     describe(api, intake.sources)
     return edge, Dispatcher(edge, api)
-
-
-def _hook_workers(
-    settings: Settings, database: Database, rules: Rules, wakeup: Wakeup
-) -> list[Worker]:
-    """Workers that process one event in a transaction. Without handlers one empties the queue."""
-    number = settings.handler_concurrency if rules.handlers else 1
-    return [Worker(database, rules, wakeup, 1, QueueName.HOOKS) for _ in range(number)]
-
-
-def _batch_limit(settings: Settings) -> int:
-    """How many events a worker may hold in memory, by the largest possible body."""
-    by_size = MAX_BYTES_IN_HAND // settings.server.max_body_bytes
-    return min(max(by_size, 1), MAX_BATCH)

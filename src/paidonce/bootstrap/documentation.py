@@ -13,8 +13,8 @@ from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 
-from paidonce.api.auth import Needs
 from paidonce.api.problems import CONTENT_TYPE
+from paidonce.api.requests import Needs
 from paidonce.core.actors import Scope
 from paidonce.inbox.edge import PREFIX, SAMPLES
 

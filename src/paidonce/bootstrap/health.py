@@ -108,32 +108,28 @@ def add_health(api: FastAPI, health: HealthSource) -> None:
     @api.get("/webhooks/health", tags=["health"], responses={503: {"model": Health}})
     async def webhooks_health(answer: Response) -> Health:
         """Status, sources, response time and error counts."""
-        return await _webhooks_health(health, answer)
+        started_s = time.monotonic()
+        try:
+            await health.check()
+            is_well = True
+        except PaidonceError:
+            is_well = False
+        answer.status_code = 200 if is_well else 503
+        return Health(
+            status="ok" if is_well else "unavailable",
+            sources=[
+                HealthySource(name=source.name, provider=source.provider.name)
+                for source in health.sources.values()
+            ],
+            response_time_ms=round((time.monotonic() - started_s) * 1000, 3),
+            errors={name: metrics.total(counter) for name, counter in _ERRORS.items()},
+        )
 
     @api.get("/metrics", tags=["health"], response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Prometheus metrics."""
         text = exposition(await measures.measured())
         return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
-
-
-async def _webhooks_health(health: HealthSource, answer: Response) -> Health:
-    started_s = time.monotonic()
-    try:
-        await health.check()
-        is_well = True
-    except PaidonceError:
-        is_well = False
-    answer.status_code = 200 if is_well else 503
-    return Health(
-        status="ok" if is_well else "unavailable",
-        sources=[
-            HealthySource(name=source.name, provider=source.provider.name)
-            for source in health.sources.values()
-        ],
-        response_time_ms=round((time.monotonic() - started_s) * 1000, 3),
-        errors={name: metrics.total(counter) for name, counter in _ERRORS.items()},
-    )
 
 
 class _Measures:

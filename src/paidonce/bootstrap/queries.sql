@@ -8,7 +8,7 @@ SELECT id, provider FROM sources WHERE name = :name;
 SELECT pg_advisory_xact_lock(7161203458913);
 
 -- name: all_plans
-SELECT plan_id, price_minor, currency, product, days, months, is_default, valid_from
+SELECT plan_id AS id, price_minor, currency, product, days, months, is_default, valid_from
   FROM plan_versions
  ORDER BY plan_id, valid_from;
 

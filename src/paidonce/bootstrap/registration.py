@@ -6,7 +6,7 @@ from typing import Final
 from paidonce.core.events import SourceId
 from paidonce.core.money import Money
 from paidonce.core.plans import Plan
-from paidonce.db.queries import Connection, load_queries
+from paidonce.db.queries import Connection, from_row, load_queries
 from paidonce.errors import ConfigurationError
 
 QUERIES: Final = load_queries(__file__)
@@ -36,36 +36,19 @@ async def sync_plans(connection: Connection, configured: Iterable[Plan]) -> list
     await QUERIES["lock_plans"].row(connection)
     latest = {plan.id: plan for plan in await _all_plans(connection)}
     for plan in configured:
-        if _terms(latest.get(plan.id)) != _terms(plan):
-            await QUERIES["add_plan"].run(
-                connection,
-                plan_id=plan.id,
-                price_minor=plan.price.amount_minor,
-                currency=plan.price.currency,
-                product=plan.product,
-                days=plan.days,
-                months=plan.months,
-                is_default=plan.is_default,
-            )
+        known = latest.get(plan.id)
+        if known is None or _terms(known) != _terms(plan):
+            await QUERIES["add_plan"].run(connection, plan_id=plan.id, **_terms(plan))
     return await _all_plans(connection)
 
 
 async def _all_plans(connection: Connection) -> list[Plan]:
-    return [
-        Plan(
-            id=row["plan_id"],
-            price=Money(row["price_minor"], row["currency"]),
-            product=row["product"],
-            days=row["days"],
-            months=row["months"],
-            is_default=row["is_default"],
-            valid_from=row["valid_from"],
-        )
-        for row in await QUERIES["all_plans"].rows(connection)
-    ]
+    rows = await QUERIES["all_plans"].rows(connection)
+    return [from_row(Plan, row, price=Money(row["price_minor"], row["currency"])) for row in rows]
 
 
-def _terms(plan: Plan | None) -> tuple[object, ...] | None:
-    if plan is None:
-        return None
-    return (plan.price, plan.product, plan.days, plan.months, plan.is_default)
+def _terms(plan: Plan) -> dict[str, object]:
+    """The columns of a version of a plan."""
+    price = {"price_minor": plan.price.amount_minor, "currency": plan.price.currency}
+    names = ("product", "days", "months", "is_default")
+    return {**price, **{name: getattr(plan, name) for name in names}}

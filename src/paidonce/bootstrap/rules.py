@@ -8,7 +8,7 @@ from paidonce.core.events import SourceId
 from paidonce.core.masking import Masker
 from paidonce.core.money import money
 from paidonce.core.orders import Kind
-from paidonce.core.plans import Plan, PlanBook, plan_book
+from paidonce.core.plans import Plan, plan_book
 from paidonce.core.retry import RetryPolicy
 from paidonce.db.pool import Database, explain_missing_privileges
 from paidonce.errors import ConfigurationError, InvalidMoneyError
@@ -51,31 +51,28 @@ async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dic
             source_id = await register_source(connection, name, provider.name)
             chosen = settings.sources[name]
             by_email = chosen.link_by_email
-            if by_email is None:
-                by_email = provider.links_by_email
             is_payout_source = name == settings.payouts.source
             sources[name] = Source(
                 source_id,
                 name,
                 provider,
-                by_email,
+                provider.links_by_email if by_email is None else by_email,
                 chosen.lookup_rate,
                 has_handlers=bool(handlers) and not is_payout_source,
                 is_payout_source=is_payout_source,
             )
-    return _rules_of(settings, plan_book(plans, settings.plans), sources, handlers), sources
-
-
-def _rules_of(
-    settings: Settings, plans: PlanBook, sources: dict[str, Source], handlers: Handlers
-) -> Rules:
-    by_id: dict[SourceId, Source] = {source.id: source for source in sources.values()}
-    kept = frozenset(map(Kind, settings.refunds.kept))
     masker = Masker([*load_source_secrets(settings), *_gateway_keys(settings)])
     mask_with(masker)
-    retry = RetryPolicy(**settings.retry.model_dump())
-    channels = load_channels(settings.notifications)
-    return Rules(plans, by_id, retry, kept, handlers, masker, routes(channels))
+    rules = Rules(
+        plan_book(plans, settings.plans),
+        {source.id: source for source in sources.values()},
+        RetryPolicy(**settings.retry.model_dump()),
+        frozenset(map(Kind, settings.refunds.kept)),
+        handlers,
+        masker,
+        routes(load_channels(settings.notifications)),
+    )
+    return rules, sources
 
 
 def load_plans(configured: Mapping[str, PlanSettings]) -> list[Plan]:

@@ -1,8 +1,7 @@
 """Every service of the capabilities, composed on one database."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from paidonce.bootstrap.database import open_migrated_database
 from paidonce.bootstrap.rules import check_settings, load_rules
@@ -32,83 +31,50 @@ from paidonce.wallet.commands import WalletCommands
 from paidonce.wallet.service import WalletService
 
 
-@dataclass(frozen=True, slots=True)
 class Services:
     """What operators can ask and do. The HTTP API and the command line are thin over it."""
 
-    users: UserService
-    orders: OrderService
-    payments: PaymentService
-    events: EventService
-    dead_letters: DeadLetterService
-    replays: ReplayService
-    reconciliations: ReconciliationService
-    wallets: WalletService
-    payouts: PayoutService
-    bus: BusService
-    notifications: NotificationService
-    statistics: StatisticsService
-    keys: KeyService
-    bans: BanService
-    wallet_commands: WalletCommands
-
-
-def build_services(
-    database: Database,
-    rules: Rules,
-    pepper: bytes | None = None,
-    wallet: WalletSettings = WalletSettings(),  # noqa: B008 - it is frozen
-) -> Services:
-    """The services on an open database."""
-    linker = Linker(database, rules)
-    wallet_commands = WalletCommands(database)
-    users = UserService(database, linker)
-    wallets = WalletService(database, wallet_commands, wallet)
-    orders = OrderService(database, rules, linker, users, wallets)
-    events = EventService(database, rules.masker)
-    replays = ReplayService(database, rules)
-    return Services(
-        users=users,
-        orders=orders,
-        payments=PaymentService(database, linker, users),
-        events=events,
-        dead_letters=DeadLetterService(database, rules, events, replays),
-        replays=replays,
-        reconciliations=ReconciliationService(database, rules),
-        wallets=wallets,
-        payouts=PayoutService(database, rules, wallets),
-        bus=BusService(database, rules.masker),
-        notifications=NotificationService(database, rules.routes),
-        statistics=StatisticsService(database),
-        keys=KeyService(database, pepper),
-        bans=BanService(database),
-        wallet_commands=wallet_commands,
-    )
+    def __init__(
+        self,
+        database: Database,
+        rules: Rules,
+        pepper: bytes | None = None,
+        wallet: WalletSettings = WalletSettings(),  # noqa: B008 - it is frozen
+    ) -> None:
+        linker = Linker(database, rules)
+        self.wallet_commands = WalletCommands(database)
+        self.users = UserService(database, linker)
+        self.wallets = WalletService(database, self.wallet_commands, wallet)
+        self.orders = OrderService(database, rules, linker, self.users, self.wallets)
+        self.payments = PaymentService(database, linker, self.users)
+        self.events = EventService(database, rules.masker)
+        self.replays = ReplayService(database, rules)
+        self.dead_letters = DeadLetterService(database, rules, self.events, self.replays)
+        self.reconciliations = ReconciliationService(database, rules)
+        self.payouts = PayoutService(database, rules, self.wallets)
+        self.bus = BusService(database, rules.masker)
+        self.notifications = NotificationService(database, rules.routes)
+        self.statistics = StatisticsService(database)
+        self.keys = KeyService(database, pepper)
+        self.bans = BanService(database)
 
 
 @asynccontextmanager
-async def open_services(settings: Settings) -> AsyncIterator[Services]:
-    """The services without a server, while the database is open."""
-    check_settings(settings)
-    async with open_migrated_database(settings) as database:
-        rules, _ = await load_rules(settings, database)
-        services = build_services(database, rules, load_pepper(settings), settings.wallet)
-        try:
-            yield services
-        finally:
-            await services.wallet_commands.stop()
+async def open_services(settings: Settings, reconciles: bool) -> AsyncIterator[Services]:
+    """The services without a server, while the database is open.
 
-
-@asynccontextmanager
-async def open_reconciliation(settings: Settings) -> AsyncIterator[Services]:
-    """The services, with a worker that reconciles and looks up what a reconciliation needs."""
+    If this process reconciles, a worker does so, and another looks up what it needs.
+    """
     check_settings(settings)
-    async with open_migrated_database(settings) as database:
+    async with open_migrated_database(settings) as database, AsyncExitStack() as stack:
         rules, _ = await load_rules(settings, database)
-        wakeup, leader = Wakeup(), Leader(database)
-        workers = Supervisor(
-            LookupWorker(database, rules, wakeup, leader=leader),
-            ReconciliationWorker(database, rules, wakeup, leader=leader),
-        )
-        async with workers.running():
-            yield build_services(database, rules, load_pepper(settings), settings.wallet)
+        services = Services(database, rules, load_pepper(settings), settings.wallet)
+        stack.push_async_callback(services.wallet_commands.stop)
+        if reconciles:
+            wakeup, leader = Wakeup(), Leader(database)
+            workers = Supervisor(
+                LookupWorker(database, rules, wakeup, leader=leader),
+                ReconciliationWorker(database, rules, wakeup, leader=leader),
+            )
+            await stack.enter_async_context(workers.running())
+        yield services

@@ -2,56 +2,51 @@
 
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from paidonce.bus.model import BusDeadLetterFilter, BusDeadLetterQuery
 from paidonce.db.paging import all_pages
-from paidonce.terminal.output import Json, json_text, show, stderr
-from paidonce.terminal.query_options import Limit, query_options
-from paidonce.terminal.session import Config, operate, operator
+from paidonce.terminal.commands import Commands, Json, Limit, Reason, Result, Yes, query_options
+from paidonce.terminal.output import columns, print_table, show, stderr
+from paidonce.terminal.session import Config, Services, operate, operator
 
 if TYPE_CHECKING:
-    from paidonce.bootstrap.services import Services
-    from paidonce.bus.model import BusDeadLetter, BusDeadLetterCount, BusStatus
+    from paidonce.bus.model import BusDeadLetterCount, BusStatus
 
 INACTIVE_AFTER_S: Final = 30.0
 """An active group sends a heartbeat every ten seconds."""
 
-commands = typer.Typer(help="The message bus: status and dead letters.", no_args_is_help=True)
-dead_letters = typer.Typer(help="Messages that could not be consumed.", no_args_is_help=True)
-commands.add_typer(dead_letters, name="dead-letters")
+commands = Commands("bus", "The message bus: status and dead letters.")
+dead_letters = Commands("dead-letters", "Messages that could not be consumed.")
+commands.add_typer(dead_letters)
 
 LetterId = Annotated[
     int | None, typer.Argument(min=1, help="The id that `list` shows; all that match if left out.")
 ]
-Reason = Annotated[str, typer.Option(help="The reason, for the audit log.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show how many match.")]
 
+_GROUPS: Final = columns(
+    "consumer as group, aggregate_type as aggregate type, lag, seen_at as seen"
+)
+_LETTERS: Final = "id, consumer as group, failed_at as failed, type, key, error, attempts"
+_PENDING: Final = columns(f"{_LETTERS}, retried_at as retried")
+_DISCARDED: Final = columns(
+    f"{_LETTERS}, discarded_at as discarded, discarded_by as by, discard_reason as reason"
+)
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.add_typer(commands, name="bus")
 
-
-@commands.command("status")
-def status(config: Config = None, json: Json = False) -> None:
-    """Show unpublished messages, and the lag of each consumer group."""
-    found = operate(config, lambda services: services.bus.status())
-    if json:
-        typer.echo(json_text(found))
-        return
+def _print_status(found: "BusStatus") -> None:
     for line in _summary(found):
         stderr.print(line)
-    columns: dict[str, Callable[[Any], object]] = {
-        "group": lambda group: group.consumer,
-        "aggregate type": lambda group: group.aggregate_type,
-        "lag": lambda group: group.lag,
-        "seen": lambda group: group.seen_at,
-    }
-    show(found.groups, columns, json)
+    print_table(found.groups, _GROUPS)
+
+
+@commands.operation("status", _print_status)
+def status(services: Services) -> Result:
+    """Show unpublished messages, and the lag of each consumer group."""
+    return services.bus.status()
 
 
 def _summary(status: "BusStatus") -> Iterator[str]:
@@ -75,24 +70,7 @@ def list_dead_letters(
 ) -> None:
     """List messages that could not be consumed, newest first."""
     found = operate(config, lambda services: all_pages(services.bus.search, query, limit))
-    columns: dict[str, Callable[[Any], object]] = {
-        "id": lambda letter: letter.id,
-        "group": lambda letter: letter.consumer,
-        "failed": lambda letter: letter.failed_at,
-        "type": lambda letter: letter.type,
-        "key": lambda letter: letter.key,
-        "error": lambda letter: letter.error,
-        "attempts": lambda letter: letter.attempts,
-    }
-    if query.discarded:
-        columns |= {
-            "discarded": lambda letter: letter.discarded_at,
-            "by": lambda letter: letter.discarded_by,
-            "reason": lambda letter: letter.discard_reason,
-        }
-    else:
-        columns["retried"] = lambda letter: letter.retried_at
-    show(found, columns, json)
+    show(found, json, _DISCARDED if query.discarded else _PENDING)
 
 
 @dead_letters.command("retry")
@@ -112,10 +90,10 @@ def retry(
     if letter_id is not None:
         _refuse_filter(query, dry_run)
         done = operate(config, lambda services: services.bus.retry(letter_id, operator()))
-        _show_one(done, f"Group {done.consumer} receives message {done.event_id} again.", json)
+        show(done, json, f"Group {done.consumer} receives message {done.event_id} again.")
         return
 
-    def change(services: "Services", is_dry_run: bool) -> "Awaitable[BusDeadLetterCount]":
+    def change(services: Services, is_dry_run: bool) -> "Awaitable[BusDeadLetterCount]":
         return services.bus.retry_matching(query, operator(), is_dry_run=is_dry_run)
 
     _change_all(config, change, "retried", is_dry_run=dry_run, is_sure=yes, as_json=json)
@@ -136,10 +114,10 @@ def discard(
     if letter_id is not None:
         _refuse_filter(query, dry_run)
         done = operate(config, lambda services: services.bus.discard(letter_id, operator(), reason))
-        _show_one(done, f"Message {done.event_id} of group {done.consumer} is discarded.", json)
+        show(done, json, f"Message {done.event_id} of group {done.consumer} is discarded.")
         return
 
-    def change(services: "Services", is_dry_run: bool) -> "Awaitable[BusDeadLetterCount]":
+    def change(services: Services, is_dry_run: bool) -> "Awaitable[BusDeadLetterCount]":
         return services.bus.discard_matching(query, operator(), reason, is_dry_run=is_dry_run)
 
     _change_all(config, change, "discarded", is_dry_run=dry_run, is_sure=yes, as_json=json)
@@ -148,13 +126,6 @@ def discard(
 def _refuse_filter(query: BusDeadLetterFilter, is_dry_run: bool) -> None:
     if query != BusDeadLetterFilter() or is_dry_run:
         raise typer.BadParameter("give the id of one message, or filters, not both")
-
-
-def _show_one(letter: "BusDeadLetter", text: str, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json_text(letter))
-    else:
-        stderr.print(text)
 
 
 def _change_all(
@@ -170,16 +141,10 @@ def _change_all(
     if is_dry_run or not is_sure:
         found = operate(config, lambda services: change(services, True))
         number = f"more than {found.number}" if found.more else found.number
-        if is_dry_run and as_json:
-            typer.echo(json_text(found))
-            return
-        stderr.print(f"{number} dead letters would be {changed}.")
+        show(found, is_dry_run and as_json, f"{number} dead letters would be {changed}.")
         if is_dry_run or found.number == 0:
             return
         typer.confirm("Continue?", abort=True, err=True)
     done = operate(config, lambda services: change(services, False))
-    if as_json:
-        typer.echo(json_text(done))
-        return
     more = " There are more: run it again." if done.more else ""
-    stderr.print(f"{done.number} dead letters are {changed}.{more}")
+    show(done, as_json, f"{done.number} dead letters are {changed}.{more}")

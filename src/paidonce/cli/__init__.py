@@ -38,31 +38,40 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for commands in (
-    serve,
-    send,
-    listen,
-    events_cli,
-    payments_cli,
-    wallet_cli,
-    payouts_cli,
-    statistics_cli,
-    replay_cli,
-    reconciliation_cli,
-    bus_cli,
-    guard_cli,
-    notifications_cli,
-    keys_cli,
+for command in (
+    serve.serve,
+    serve.work,
+    serve.relay,
+    serve.migrate,
+    serve.doctor,
+    send.send,
+    listen.listen,
+    statistics_cli.stats,
+    reconciliation_cli.reconcile,
 ):
-    commands.add_to(app)
-events_cli.commands.command("reprocess")(replay_cli.reprocess)
+    app.command()(command)
+events_cli.commands.operation("reprocess", replay_cli.print_reprocessed)(replay_cli.reprocess)
+for group in (
+    events_cli.commands,
+    payments_cli.commands,
+    wallet_cli.commands,
+    payouts_cli.commands,
+    payouts_cli.views,
+    replay_cli.dead_letters,
+    replay_cli.replays,
+    bus_cli.commands,
+    guard_cli.commands,
+    notifications_cli.commands,
+    keys_cli.commands,
+):
+    app.add_typer(group)
 
 
 @asynccontextmanager
 async def _open_services(settings: Settings, reconciles: bool) -> "AsyncIterator[Services]":
-    from paidonce.bootstrap.services import open_reconciliation, open_services
+    from paidonce.bootstrap.services import open_services
 
-    async with (open_reconciliation if reconciles else open_services)(settings) as services:
+    async with open_services(settings, reconciles) as services:
         yield services
 
 

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final
 
 import aiohttp
@@ -33,14 +32,20 @@ class SendResult:
     duration_ms: float
 
 
+def client_session(concurrency: int, timeout_s: float) -> aiohttp.ClientSession:
+    """A client with so many connections, to be closed by the caller."""
+    connector = aiohttp.TCPConnector(limit=concurrency)
+    return aiohttp.ClientSession(
+        connector=connector, timeout=aiohttp.ClientTimeout(total=timeout_s)
+    )
+
+
 async def post_many(
     url: str, headers: Mapping[str, str], body: bytes, times: int, concurrency: int
 ) -> list[SendResult]:
     """POST the same bytes `times` times, `concurrency` at once. Raises UnreachableError."""
     gate = asyncio.Semaphore(concurrency)
-    connector = aiohttp.TCPConnector(limit=concurrency)
-    timeout = aiohttp.ClientTimeout(total=SEND_TIMEOUT_S)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+    async with client_session(concurrency, SEND_TIMEOUT_S) as session:
 
         async def once() -> SendResult:
             async with gate:
@@ -85,25 +90,10 @@ class Forwarded:
 class Forwarder:
     """Sends copies to one URL, some at once."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self._url = url
+        self._session = session
         self._gate = asyncio.Semaphore(MAX_AT_ONCE)
-        self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> "Forwarder":
-        timeout = aiohttp.ClientTimeout(total=FORWARD_TIMEOUT_S)
-        connector = aiohttp.TCPConnector(limit=MAX_AT_ONCE)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
-        assert self._session is not None
-        await self._session.close()
 
     async def send(self, headers: Mapping[str, str], body: bytes) -> Forwarded:
         """Send a copy, once; an error is part of the result."""
@@ -116,7 +106,6 @@ class Forwarder:
             return Forwarded(http, detail, round((time.monotonic() - started_s) * 1000, 1))
 
     async def _post(self, headers: Mapping[str, str], body: bytes) -> tuple[int, str]:
-        assert self._session is not None
         async with self._session.post(
             self._url, data=body, headers=headers, allow_redirects=False
         ) as response:

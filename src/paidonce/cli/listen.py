@@ -7,7 +7,8 @@ import typer
 
 from paidonce.events.cli import COLUMNS, POLL_S
 from paidonce.events.model import EventQuery, EventView
-from paidonce.terminal.output import Json, json_line, line_of, stderr
+from paidonce.terminal.commands import Json
+from paidonce.terminal.output import json_line, line_of, stderr
 from paidonce.terminal.session import Config, load_command_settings, open_services, run
 
 if TYPE_CHECKING:
@@ -15,11 +16,6 @@ if TYPE_CHECKING:
 
 MAX_COPIES: Final = 64
 """How many copies are in memory at once."""
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(listen)
 
 
 def listen(
@@ -35,13 +31,17 @@ def listen(
     A copy has the stored headers and the raw body. Rejected deliveries are forwarded too. The
     responses change nothing.
     """
-    from paidonce.cli.http import Forwarder
+    from paidonce.cli.http import FORWARD_TIMEOUT_S, MAX_AT_ONCE, Forwarder, client_session
     from paidonce.events.service import EventFollower
 
     settings, _ = load_command_settings(config)
 
     async def within() -> None:
-        async with open_services(settings) as services, Forwarder(forward_to) as forwarder:
+        async with (
+            open_services(settings) as services,
+            client_session(MAX_AT_ONCE, FORWARD_TIMEOUT_S) as session,
+        ):
+            forwarder = Forwarder(forward_to, session)
             follower = EventFollower(services.events, EventQuery(source=source))
 
             async def forward(event: EventView, headers: dict[str, str], body: bytes) -> None:

@@ -13,18 +13,14 @@ from paidonce.providers import load_providers
 from paidonce.providers.contract import TEST_HEADER, Delivery, Provider, SampleEvent
 from paidonce.providers.samples import STATUSES, new_sample, omitted_fields
 from paidonce.settings import demo
-from paidonce.terminal.output import Json, json_text, stderr, stdout
+from paidonce.terminal.commands import Json
+from paidonce.terminal.output import json_text, stderr, stdout
 from paidonce.terminal.session import Config, load_command_settings, run
 
 if TYPE_CHECKING:
     from paidonce.cli.http import SendResult
 
 MAX_SHOWN: Final = 20
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(send)
 
 
 def send(
@@ -97,7 +93,8 @@ def _show_results(results: "list[SendResult]", base: str, as_json: bool) -> None
         typer.echo(json_text(results))
     elif len(results) > MAX_SHOWN:
         stdout.print(f"{len(results)} responses:")
-        for status, number in _count(results).items():
+        counts = Counter(f"{one.http} {one.status}" for one in results)
+        for status, number in counts.most_common():
             stdout.print(f"  {number} × {status}")
     else:
         table = Table("#", "HTTP", "status", "event", "ms")
@@ -112,8 +109,3 @@ def _show_results(results: "list[SendResult]", base: str, as_json: bool) -> None
         )
     if any(one.http != 200 for one in results):
         raise typer.Exit(1)
-
-
-def _count(results: "list[SendResult]") -> dict[str, int]:
-    """How many responses of each kind."""
-    return dict(Counter(f"{one.http} {one.status}" for one in results).most_common())

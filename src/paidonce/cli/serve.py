@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,8 @@ from rich.text import Text
 
 from paidonce.errors import ConfigurationError
 from paidonce.settings import METRICS_FOLDER, Role
-from paidonce.terminal.output import Json, json_text, stderr, stdout
+from paidonce.terminal.commands import Json
+from paidonce.terminal.output import show, stderr, stdout
 from paidonce.terminal.session import Config, exit_code, load_command_settings, run
 
 if TYPE_CHECKING:
@@ -21,12 +23,6 @@ if TYPE_CHECKING:
 
 Host = Annotated[str | None, typer.Option(help="The address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="The port to listen on.")]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (serve, work, relay, migrate, doctor):
-        app.command()(command)
 
 
 def serve(
@@ -64,13 +60,7 @@ def work(config: Config = None, host: Host = None, port: Port = None) -> None:
 
     With a host or a port, it serves /healthz, /readyz and /metrics there.
     """
-    from paidonce.cli.server import work as work_until_stopped
-
-    if host is None and port is None:
-        settings, _ = load_command_settings(config)
-        run(work_until_stopped(settings, stderr.print))
-    else:
-        serve(config, host, port, 1, f"{Role.WORKER},{Role.JANITOR}")
+    _work(config, host, port, "processes pending events", Role.WORKER, Role.JANITOR)
 
 
 def relay(config: Config = None, host: Host = None, port: Port = None) -> None:
@@ -78,13 +68,18 @@ def relay(config: Config = None, host: Host = None, port: Port = None) -> None:
 
     With a host or a port, it serves /healthz, /readyz and /metrics there.
     """
-    from paidonce.cli.server import relay as relay_until_stopped
+    _work(config, host, port, "publishes outbox messages", Role.RELAY)
 
-    if host is None and port is None:
-        settings, _ = load_command_settings(config)
-        run(relay_until_stopped(settings, stderr.print))
-    else:
-        serve(config, host, port, 1, Role.RELAY)
+
+def _work(config: Path | None, host: str | None, port: int | None, what: str, *roles: Role) -> None:
+    from paidonce.cli import server
+
+    if host is not None or port is not None:
+        serve(config, host, port, 1, ",".join(roles))
+        return
+    settings, _ = load_command_settings(config)
+    message = f"Paidonce {what}. `paidonce serve` receives deliveries."
+    run(server.work(settings, frozenset(roles), lambda: stderr.print(message)))
 
 
 def migrate(config: Config = None) -> None:
@@ -108,10 +103,7 @@ def doctor(config: Config = None, json: Json = False) -> None:
 
     findings = run(examine(config))
     has_problem = any(one.state == "problem" for one in findings)
-    if json:
-        typer.echo(json_text(findings))
-    else:
-        _show_findings(findings)
+    show(findings, json, _print_findings)
     raise typer.Exit(1 if has_problem else 0)
 
 
@@ -136,7 +128,7 @@ def _shared_metrics(processes: int) -> Iterator[None]:
         yield
 
 
-def _show_findings(findings: Sequence["CheckResult"]) -> None:
+def _print_findings(findings: Sequence["CheckResult"]) -> None:
     colours = {"ok": "green", "warning": "yellow", "problem": "red", "skipped": "dim"}
     table = Table("check", "", "found", "what to do")
     for one in findings:

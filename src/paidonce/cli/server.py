@@ -61,7 +61,9 @@ async def serve(
     _relax_garbage_collection()
     try:
         with _cancelled_by_signals():
-            async with running(settings, _roles_at(place, roles)) as app:
+            # Every process receives and processes; one runs the maintenance.
+            own_roles = roles if place.leads else roles - {Role.JANITOR}
+            async with running(settings, own_roles) as app:
                 if place.leads:
                     await _prepare(app, settings, is_demo, listener, roles, tell)
                 await _Server(_uvicorn(app, settings), app, place.parent).serve(sockets=[listener])
@@ -99,21 +101,8 @@ def _cancelled_by_signals() -> Iterator[None]:
             raise
 
 
-async def work(settings: Settings, tell: Callable[[str], None]) -> None:
-    """Process pending events and maintain the tables, until SIGTERM or SIGINT."""
-    message = "Paidonce processes pending events. `paidonce serve` receives deliveries."
-    await _run_without_socket(settings, {Role.WORKER, Role.JANITOR}, lambda: tell(message))
-
-
-async def relay(settings: Settings, tell: Callable[[str], None]) -> None:
-    """Publish outbox messages and send notifications, until SIGTERM or SIGINT."""
-    message = "Paidonce publishes outbox messages. `paidonce serve` receives deliveries."
-    await _run_without_socket(settings, {Role.RELAY}, lambda: tell(message))
-
-
-async def _run_without_socket(
-    settings: Settings, roles: Set[Role], on_start: Callable[[], None]
-) -> None:
+async def work(settings: Settings, roles: Set[Role], on_start: Callable[[], None]) -> None:
+    """Do the work of these roles without a socket, until SIGTERM or SIGINT."""
     configure_logging()
     arm(settings.environment)
     stop = asyncio.Event()
@@ -140,11 +129,6 @@ def _exit() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
-
-
-def _roles_at(place: Place, roles: Set[Role]) -> Set[Role]:
-    """Every process receives and processes; one runs the maintenance."""
-    return roles if place.leads else roles - {Role.JANITOR}
 
 
 class _Server(uvicorn.Server):

@@ -40,8 +40,13 @@ Time = Annotated[AwareDatetime, BeforeValidator(_require_text), AfterValidator(_
 """A time with its zone. A bare number is refused: it could be seconds or milliseconds."""
 
 
-class Reason(BaseModel):
+class Input(BaseModel):
+    """What a request contains. Fields that are not known are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Reason(Input):
     """The reason of an action, for the audit log."""
 
-    model_config = ConfigDict(extra="forbid")
     reason: Annotated[Text, StringConstraints(min_length=1)]

@@ -5,23 +5,24 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from paidonce.core.input import Input
 
 T = TypeVar("T")
+V = TypeVar("V")
 Q = TypeVar("Q", bound="ListQuery")
 
 MAX_PAGE: Final = 500
 MAX_PAGES: Final = 10_000
 
 
-class Filter(BaseModel):
+class Filter(Input):
     """Which items. Each field of a subclass is a filter; all that are given must match.
 
     The HTTP API makes query parameters of the fields, or a request body; the command line makes
     options of them, and the store makes SQL of them.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     def filters(self) -> dict[str, Any]:
         """The filters that are given, by name."""
@@ -47,6 +48,10 @@ class Page(Generic[T]):
 
     items: list[T]
     next_cursor: str | None = None
+
+    def map(self, view: Callable[[T], V]) -> "Page[V]":
+        """The same page with another view of each item."""
+        return Page([view(one) for one in self.items], self.next_cursor)
 
 
 def page_of(rows: Sequence[T], limit: int, cursor: Callable[[T], object]) -> Page[T]:

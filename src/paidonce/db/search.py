@@ -9,7 +9,7 @@ In the .sql file, a line that is needed only with a filter ends in `-- filter`, 
 needed only while the filter leads ends in `-- by filter`.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -54,11 +54,15 @@ async def count_rows(connection: Connection, query: Query, **values: object) -> 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A query with marked lines, and the filters that may lead it, the best first."""
+    """A query with marked lines, and the filters that may lead it, the best first.
+
+    `fixed` are parameters of the query that always have the same value.
+    """
 
     query: Query
     leading: Sequence[str]
     filters: Sequence[str] = ()
+    fixed: Mapping[str, object] = field(default_factory=dict)
     _statements: dict[frozenset[str], Query] = field(default_factory=dict)
 
     def statement(self, given: frozenset[str]) -> Query:
@@ -79,11 +83,16 @@ class Search:
         """Up to `limit` rows between two ids that match every filter, the newest first."""
         query = self.statement(frozenset(filters))
         bounds = {"first_id": first_id, "last_id": last_id, "limit": limit + 1, "budget": BUDGET}
-        values = bounds | filters
+        values = {**bounds, **self.fixed, **filters}
         used = {name: values[name] for name in query.parameters}
         async with read_in_order(connection):
             rows = await query.rows(connection, **used)
         return _page([dict(row) for row in rows], limit)
+
+    async def find(self, connection: Connection, item_id: UUID) -> Row | None:
+        """The row with this id."""
+        page = await self.page(connection, limit=1, first_id=item_id, last_id=item_id)
+        return page.items[0] if page.items else None
 
     def _compose(self, given: frozenset[str]) -> Query:
         leader = next((one for one in self.leading if one in given), "id")

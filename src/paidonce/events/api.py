@@ -1,11 +1,10 @@
 """HTTP routes of events."""
 
-from typing import Annotated
 from uuid import UUID
 
-from fastapi import FastAPI, Query
+from fastapi import FastAPI
 
-from paidonce.api.auth import Reader
+from paidonce.api.requests import FromQuery, Reader
 from paidonce.core.actors import Scope
 from paidonce.db.paging import Page
 from paidonce.events.model import EventDetail, EventQuery, EventView
@@ -13,10 +12,8 @@ from paidonce.events.service import EventService
 
 
 def add_to(api: FastAPI, events: EventService) -> None:
-    """Add the routes."""
-
     @api.get("/api/v1/events", tags=["events"])
-    async def list_events(query: Annotated[EventQuery, Query()], actor: Reader) -> Page[EventView]:
+    async def list_events(query: FromQuery[EventQuery], actor: Reader) -> Page[EventView]:
         """Events, newest first: every delivery that was stored."""
         return await events.search(query)
 

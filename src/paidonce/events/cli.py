@@ -7,65 +7,47 @@ from uuid import UUID
 import typer
 
 from paidonce.db.paging import all_pages
-from paidonce.events.model import EventQuery, EvidenceView, NewEventFilter
-from paidonce.terminal.output import Columns, Json, line_of, show, show_one, stderr
-from paidonce.terminal.query_options import Limit, query_options
-from paidonce.terminal.session import Config, load_command_settings, open_services, operate, run
+from paidonce.events.model import EventDetail, EventQuery, NewEventFilter
+from paidonce.terminal.commands import Commands, Json, Limit, Result, query_options
+from paidonce.terminal.output import columns, line_of, print_fields, print_table, stderr
+from paidonce.terminal.session import Config, Services, load_command_settings, open_services, run
 
-commands = typer.Typer(help="Events: every delivery that was stored.", no_args_is_help=True)
+commands = Commands("events", "Events: every delivery that was stored.")
 
 POLL_S: Final = 0.5
 
-COLUMNS: Final[Columns] = {
-    "received": lambda event: event.received_at,
-    "source": lambda event: event.source,
-    "type": lambda event: event.type,
-    "status": lambda event: event.status,
-    "code": lambda event: event.error_code,
-    "payment": lambda event: event.payment,
-    "order": lambda event: event.order,
-    "id": lambda event: event.id,
-}
+COLUMNS: Final = columns(
+    "received_at as received, source, type, status, error_code as code, payment, order, id"
+)
+_TRAIL: Final = columns(
+    "at, action, success, details",
+    at=lambda item: item.at.isoformat(timespec="milliseconds"),
+    details=lambda item: ", ".join(f"{k}={v}" for k, v in item.details.items()),
+)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.add_typer(commands, name="events")
-
-
-@commands.command("list")
-@query_options
-def list_events(
-    query: EventQuery, limit: Limit = 50, config: Config = None, json: Json = False
-) -> None:
+@commands.operation("list", COLUMNS)
+def list_events(services: Services, query: EventQuery, limit: Limit = 50) -> Result:
     """List events, newest first."""
-    found = operate(config, lambda services: all_pages(services.events.search, query, limit))
-    show(found, COLUMNS, json)
+    return all_pages(services.events.search, query, limit)
 
 
-@commands.command("show")
-def show_event(event_id: UUID, config: Config = None, json: Json = False) -> None:
-    """Show an event with its audit trail and its masked evidence."""
-    event = operate(config, lambda services: services.events.get(event_id, with_evidence=True))
-    show_one(event, json)
-    if not json:
-        columns = {
-            "at": lambda item: item.at.isoformat(timespec="milliseconds"),
-            "action": lambda item: item.action,
-            "success": lambda item: item.success,
-            "details": lambda item: ", ".join(f"{k}={v}" for k, v in item.details.items()),
-        }
-        show(event.trail, columns, as_json=False)
-        if event.evidence is not None:
-            _show_evidence(event.evidence)
-
-
-def _show_evidence(evidence: EvidenceView) -> None:
-    for name, value in evidence.headers.items():
+def _print_event(event: EventDetail) -> None:
+    print_fields(event)
+    print_table(event.trail, _TRAIL)
+    if event.evidence is None:
+        return
+    for name, value in event.evidence.headers.items():
         typer.echo(f"{name}: {value}")
-    typer.echo(f"\n{evidence.body}")
-    if evidence.is_truncated:
-        stderr.print(f"… of {evidence.size} bytes")
+    typer.echo(f"\n{event.evidence.body}")
+    if event.evidence.is_truncated:
+        stderr.print(f"… of {event.evidence.size} bytes")
+
+
+@commands.operation("show", _print_event)
+def show_event(services: Services, event_id: UUID) -> Result:
+    """Show an event with its audit trail and its masked evidence."""
+    return services.events.get(event_id, with_evidence=True)
 
 
 @commands.command("follow")

@@ -1,7 +1,7 @@
 """Events as operators see them, and how they are searched."""
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from paidonce.core.events import Code, EventStatus
 from paidonce.core.input import Text, Time
 from paidonce.core.masking import MAX_SHOWN, Masker
 from paidonce.db.paging import Filter, ListQuery
+from paidonce.db.queries import Row, from_row
 
 
 class _EventFields(Filter):
@@ -113,22 +114,21 @@ class EventDetail(EventView):
     evidence: EvidenceView | None
 
 
-def event_view(row: Mapping[str, Any]) -> EventView:
-    return EventView(**event_fields(row))
+def event_view(row: Row) -> EventView:
+    return from_row(EventView, row, **_changed(row))
 
 
-def event_fields(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a view, from a row."""
-    fields = dict(row)
-    fields["status"] = EventStatus(fields["status"])
-    fields["payment"] = fields.pop("external_payment_id")
-    fields["order"] = fields.pop("order_reference")
-    is_sandbox = fields["error_code"] == Code.TEST_PAYMENT
-    fields["test"] = fields.pop("is_test") or is_sandbox
-    return fields
+def event_detail(row: Row, trail: list[TrailItem], evidence: EvidenceView | None) -> EventDetail:
+    return from_row(EventDetail, row, **_changed(row), trail=trail, evidence=evidence)
 
 
-def evidence_view(row: Mapping[str, Any], masker: Masker) -> EvidenceView:
+def _changed(row: Row) -> dict[str, Any]:
+    """The fields that are not as in the row."""
+    is_sandbox = row["error_code"] == Code.TEST_PAYMENT
+    return {"status": EventStatus(row["status"]), "test": row["is_test"] or is_sandbox}
+
+
+def evidence_view(row: Row, masker: Masker) -> EvidenceView:
     body = masker.body(row["body"])
     return EvidenceView(
         headers={name: masker.field(name, value) for name, value in row["headers"].items()},

@@ -15,18 +15,7 @@ from paidonce.db.paging import Page
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.errors import NotFoundError
-from paidonce.events import store
-from paidonce.events.model import (
-    EventDetail,
-    EventQuery,
-    EventView,
-    EvidenceView,
-    TrailItem,
-    basic_trail,
-    event_fields,
-    event_view,
-    evidence_view,
-)
+from paidonce.events import model, store
 
 LOOK_BACK: Final = timedelta(seconds=10)
 """Ids are assigned on arrival and visible after the commit, so an older one may appear later."""
@@ -42,43 +31,41 @@ class EventService:
         self._database = database
         self._masker = masker
 
-    async def search(self, query: EventQuery) -> Page[EventView]:
+    async def search(self, query: model.EventQuery) -> Page[model.EventView]:
         """Events, newest first."""
         async with self._database.connection() as connection:
-            found = await store.search(connection, query)
-        return Page([event_view(row) for row in found.items], found.next_cursor)
+            return (await store.search(connection, query)).map(model.event_view)
 
     async def deliveries(
-        self, events: Sequence[EventView]
-    ) -> list[tuple[EventView, dict[str, str], bytes]]:
+        self, events: Sequence[model.EventView]
+    ) -> list[tuple[model.EventView, dict[str, str], bytes]]:
         """The events with their stored headers and raw bodies."""
         async with self._database.connection() as connection:
             found = await store.deliveries(connection, [one.id for one in events])
         return [(one, *found[one.id]) for one in events if one.id in found]
 
-    async def get(self, event_id: UUID, *, with_evidence: bool = False) -> EventDetail:
+    async def get(self, event_id: UUID, *, with_evidence: bool = False) -> model.EventDetail:
         """One event with its audit trail, and evidence if asked. Raises NotFoundError."""
         async with self._database.connection() as connection:
-            row = await store.find(connection, event_id)
+            row = await store.EVENTS.find(connection, event_id)
             if row is None:
                 raise NotFoundError(f"there is no event {event_id}")
             audit = await audit_of_event(connection, event_id)
             evidence = await self._evidence(connection, event_id) if with_evidence else None
         recorded = [
-            TrailItem(row["at"], row["action"], row["success"], orjson.loads(row["details"]))
+            model.TrailItem(row["at"], row["action"], row["success"], orjson.loads(row["details"]))
             for row in audit
         ]
-        trail = [*basic_trail(event_view(row)), *recorded]
-        by_time = sorted(trail, key=lambda item: item.at)
-        return EventDetail(**event_fields(row), trail=by_time, evidence=evidence)
+        trail = [*model.basic_trail(model.event_view(row)), *recorded]
+        return model.event_detail(row, sorted(trail, key=lambda item: item.at), evidence)
 
-    async def _evidence(self, connection: Connection, event_id: UUID) -> EvidenceView | None:
+    async def _evidence(self, connection: Connection, event_id: UUID) -> model.EvidenceView | None:
         limit = MAX_SHOWN + MARGIN
         row = await store.evidence(connection, event_id, limit)
         if row is None:
             return None
         # In a thread: masking a hostile body can take long.
-        return await asyncio.to_thread(evidence_view, row, self._masker)
+        return await asyncio.to_thread(model.evidence_view, row, self._masker)
 
     async def backlog(self) -> list[Mapping[str, Any]]:
         """Unfinished events by status: number and age of the oldest."""
@@ -89,16 +76,16 @@ class EventService:
 class EventFollower:
     """Searches repeatedly for new events."""
 
-    def __init__(self, events: EventService, query: EventQuery) -> None:
+    def __init__(self, events: EventService, query: model.EventQuery) -> None:
         self._events = events
         self._query = query
         self._started_at = datetime.now(UTC)
         self._seen: OrderedDict[UUID, None] = OrderedDict()
 
-    async def poll(self) -> list[EventView]:
+    async def poll(self) -> list[model.EventView]:
         """Events since the last call, oldest first; at most the newest PAGE * MAX_PAGES."""
         since = max(self._started_at, datetime.now(UTC) - LOOK_BACK)
-        new: list[EventView] = []
+        new: list[model.EventView] = []
         query = self._query.model_copy(update={"limit": PAGE, "since": since})
         for _ in range(MAX_PAGES):
             found = await self._events.search(query)

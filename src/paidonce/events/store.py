@@ -43,12 +43,6 @@ async def search(connection: Connection, query: EventQuery) -> Page[Row]:
     )
 
 
-async def find(connection: Connection, event_id: UUID) -> Row | None:
-    """One event."""
-    page = await EVENTS.page(connection, limit=1, first_id=event_id, last_id=event_id)
-    return page.items[0] if page.items else None
-
-
 async def deliveries(
     connection: Connection, event_ids: Sequence[UUID]
 ) -> dict[UUID, tuple[dict[str, str], bytes]]:

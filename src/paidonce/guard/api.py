@@ -1,10 +1,8 @@
 """HTTP routes of bans."""
 
-from typing import Annotated
+from fastapi import FastAPI
 
-from fastapi import FastAPI, Query
-
-from paidonce.api.auth import Operator, Reader
+from paidonce.api.requests import FromQuery, Operator, Reader
 from paidonce.core.input import Text
 from paidonce.db.paging import Page
 from paidonce.guard.model import BanQuery, BanView
@@ -12,10 +10,8 @@ from paidonce.guard.service import BanService
 
 
 def add_to(api: FastAPI, bans: BanService) -> None:
-    """Add the routes."""
-
     @api.get("/api/v1/bans", tags=["bans"])
-    async def list_bans(query: Annotated[BanQuery, Query()], actor: Reader) -> Page[BanView]:
+    async def list_bans(query: FromQuery[BanQuery], actor: Reader) -> Page[BanView]:
         """Banned addresses, in order; for IPv6, networks of /64."""
         return await bans.search(query)
 

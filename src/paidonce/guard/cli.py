@@ -2,35 +2,21 @@
 
 from typing import Final
 
-import typer
-
 from paidonce.db.paging import all_pages
 from paidonce.guard.model import BanQuery
-from paidonce.terminal.output import Json, show, stderr
-from paidonce.terminal.session import Config, operate, operator
+from paidonce.terminal.commands import Commands, Result
+from paidonce.terminal.output import columns, stderr
+from paidonce.terminal.session import Config, Services, operate, operator
 
 MAX_SHOWN: Final = 1_000
 
-commands = typer.Typer(help="Banned addresses.", no_args_is_help=True)
+commands = Commands("bans", "Banned addresses.")
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.add_typer(commands, name="bans")
-
-
-@commands.command("list")
-def list_bans(config: Config = None, json: Json = False) -> None:
+@commands.operation("list", columns("address, reason, times, banned_at as since, until"))
+def list_bans(services: Services) -> Result:
     """List banned addresses."""
-    columns = {
-        "address": lambda ban: ban.address,
-        "reason": lambda ban: ban.reason,
-        "times": lambda ban: ban.times,
-        "since": lambda ban: ban.banned_at,
-        "until": lambda ban: ban.until,
-    }
-    found = operate(config, lambda services: all_pages(services.bans.search, BanQuery(), MAX_SHOWN))
-    show(found, columns, json)
+    return all_pages(services.bans.search, BanQuery(), MAX_SHOWN)
 
 
 @commands.command("lift")

@@ -40,5 +40,4 @@ class BanService:
     async def count(self) -> int:
         """The number of banned addresses."""
         async with self._database.connection() as connection:
-            row = await QUERIES["count"].row(connection)
-        return int(row["number"]) if row else 0
+            return int(await QUERIES["count"].value(connection))

@@ -3,35 +3,31 @@
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import FastAPI, Query
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from fastapi import FastAPI
+from pydantic import StringConstraints
 
-from paidonce.api.auth import Admin
+from paidonce.api.requests import Admin, FromQuery
 from paidonce.core.actors import Scope
-from paidonce.core.input import Text
+from paidonce.core.input import Input, Text
 from paidonce.db.paging import ListQuery, Page
-from paidonce.keys.model import KeyView, NewKeyView
-from paidonce.keys.service import KeyService
+from paidonce.keys.service import KeyService, KeyView, NewKeyView
 
 
-class NewKey(BaseModel):
+class NewKey(Input):
     """The purpose and the scope of a new key."""
 
-    model_config = ConfigDict(extra="forbid")
     name: Annotated[Text, StringConstraints(min_length=1, max_length=100)]
     scope: Scope
 
 
 def add_to(api: FastAPI, keys: KeyService) -> None:
-    """Add the routes."""
-
     @api.post("/api/v1/keys", status_code=201, tags=["keys"])
     async def create_key(body: NewKey, actor: Admin) -> NewKeyView:
         """Create a key. It is shown only once; only its hash is stored."""
         return await keys.create(body.name, body.scope, actor)
 
     @api.get("/api/v1/keys", tags=["keys"])
-    async def list_keys(query: Annotated[ListQuery, Query()], actor: Admin) -> Page[KeyView]:
+    async def list_keys(query: FromQuery[ListQuery], actor: Admin) -> Page[KeyView]:
         """Keys, oldest first, also revoked ones; only their first characters are shown."""
         return await keys.search(query)
 

@@ -5,18 +5,19 @@ from uuid import UUID
 
 import typer
 
+from paidonce.core.actors import Scope
 from paidonce.db.paging import ListQuery, all_pages
-from paidonce.terminal.output import Json, show, stderr
-from paidonce.terminal.session import Config, operate, operator
+from paidonce.terminal.commands import Commands, Result
+from paidonce.terminal.output import columns, stderr
+from paidonce.terminal.session import Config, Services, operate, operator
 
 MAX_SHOWN: Final = 1_000
 
-commands = typer.Typer(help="API keys for operators.", no_args_is_help=True)
+commands = Commands("keys", "API keys for operators.")
 
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.add_typer(commands, name="keys")
+COLUMNS: Final = columns(
+    "id, name, scope, hint as begins with, last_used_at as last used, revoked_at as revoked"
+)
 
 
 @commands.command("create")
@@ -26,28 +27,14 @@ def create_key(
     config: Config = None,
 ) -> None:
     """Create an API key and print it. It is shown only once."""
-    from paidonce.core.actors import Scope
-
-    typer.echo(
-        operate(config, lambda services: services.keys.create(name, Scope(scope), operator())).key
-    )
+    made = operate(config, lambda services: services.keys.create(name, Scope(scope), operator()))
+    typer.echo(made.key)
 
 
-@commands.command("list")
-def list_keys(config: Config = None, json: Json = False) -> None:
+@commands.operation("list", COLUMNS)
+def list_keys(services: Services) -> Result:
     """List the API keys."""
-    columns = {
-        "id": lambda key: key.id,
-        "name": lambda key: key.name,
-        "scope": lambda key: key.scope,
-        "begins with": lambda key: key.hint,
-        "last used": lambda key: key.last_used_at,
-        "revoked": lambda key: key.revoked_at,
-    }
-    found = operate(
-        config, lambda services: all_pages(services.keys.search, ListQuery(), MAX_SHOWN)
-    )
-    show(found, columns, json)
+    return all_pages(services.keys.search, ListQuery(), MAX_SHOWN)
 
 
 @commands.command("revoke")

@@ -3,19 +3,54 @@
 import hashlib
 import hmac
 import secrets
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final
 from uuid import UUID
 
+import asyncpg
 from uuid_utils.compat import uuid7
 
 from paidonce.core.actors import HOST, Actor, Scope
 from paidonce.db.audit import record_action
 from paidonce.db.paging import ListQuery, Page, page_of
 from paidonce.db.pool import Database
+from paidonce.db.queries import from_row, load_queries
 from paidonce.errors import InvalidRequestError, NotFoundError
-from paidonce.keys import store
-from paidonce.keys.model import KeyView, NewKeyView
-from paidonce.keys.store import HashMethod
+
+
+@dataclass(frozen=True, slots=True)
+class KeyView:
+    """An API key without its secret part."""
+
+    id: UUID
+    name: str
+    hint: str
+    scope: str
+    created_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewKeyView:
+    """A new API key; `key` is shown only once."""
+
+    id: UUID
+    name: str
+    scope: str
+    key: str
+
+
+class HashMethod(StrEnum):
+    """The method of a hash."""
+
+    SHA256 = "sha256"
+    HMAC_SHA256 = "hmac-sha256"  # with the pepper
+
+
+QUERIES: Final = load_queries(__file__)
 
 
 class KeyService:
@@ -45,51 +80,47 @@ class KeyService:
         """The owner of the key, or None if it is not valid."""
         digests = self._digests(key)
         async with self._database.connection() as connection:
-            rows = await store.find_keys(connection, list(digests.values()))
+            rows = await QUERIES["find_keys"].rows(connection, hashes=[*digests.values()])
             valid = [row for row in rows if row["revoked_at"] is None and _matches(row, digests)]
             if not valid:
                 return None
             row = valid[0]
             used = row["last_used_at"]
             if used is None or datetime.now(UTC) - used > timedelta(minutes=1):
-                await store.touch_key(connection, row["id"])
+                await QUERIES["touch_key"].run(connection, id=row["id"])
         return Actor(row["name"], Scope(row["scope"]))
 
     async def search(self, query: ListQuery) -> Page[KeyView]:
         """Keys, oldest first, without the secret part."""
         async with self._database.connection() as connection:
-            rows = await store.list_keys(connection, query.cursor, query.limit + 1)
-        return page_of([KeyView(**dict(row)) for row in rows], query.limit, lambda key: key.id)
+            rows = await QUERIES["list_keys"].rows(
+                connection, after=query.cursor, limit=query.limit + 1
+            )
+        return page_of([from_row(KeyView, row) for row in rows], query.limit, lambda key: key.id)
 
     async def revoke(self, key_id: UUID, actor: Actor = HOST) -> None:
         """Make a key invalid. Raises NotFoundError if there is no such valid key."""
         async with self._database.transaction() as connection:
-            if not await store.revoke_key(connection, key_id):
+            if await QUERIES["revoke_key"].row(connection, id=key_id) is None:
                 raise NotFoundError(f"there is no valid key {key_id}")
             await record_action(connection, actor.name, "key_revoked", key_id=str(key_id))
 
     async def any_exist(self) -> bool:
         """Whether any key was ever created."""
         async with self._database.connection() as connection:
-            return await store.has_keys(connection)
+            return bool(await QUERIES["has_keys"].value(connection))
 
     async def _add(self, key: str, name: str, scope: Scope, actor: Actor) -> UUID | None:
         """Store the hash of a key; returns its id, or None if the key exists."""
         digests = self._digests(key)
         hash_method = list(digests)[-1]
         async with self._database.transaction() as connection:
-            if await store.find_keys(connection, list(digests.values())):
+            if await QUERIES["find_keys"].rows(connection, hashes=[*digests.values()]):
                 return None
             key_id = uuid7()
-            await store.add_key(
-                connection,
-                key_id=key_id,
-                name=name,
-                hint=key[:7],
-                digest=digests[hash_method],
-                hash_method=hash_method,
-                scope=scope,
-            )
+            row = {"name": name, "scope": scope, "hint": key[:7], "hash_method": hash_method}
+            digest = digests[hash_method]
+            await QUERIES["add_key"].run(connection, id=key_id, hash=digest, **row)
             await record_action(
                 connection, actor.name, "key_created", key_id=str(key_id), name=name, scope=scope
             )
@@ -108,7 +139,7 @@ class KeyService:
         return {**plain, HashMethod.HMAC_SHA256: peppered}
 
 
-def _matches(row: store.Row, digests: dict[HashMethod, bytes]) -> bool:
+def _matches(row: asyncpg.Record, digests: dict[HashMethod, bytes]) -> bool:
     """Whether the row has the hash of this key."""
     expected = digests.get(HashMethod(row["hash_method"]))
     return expected is not None and hmac.compare_digest(row["hash"], expected)

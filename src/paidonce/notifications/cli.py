@@ -1,23 +1,23 @@
 """`paidonce notify`."""
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from paidonce.errors import ConfigurationError
-from paidonce.terminal.output import Json, show
+from paidonce.terminal.commands import Commands, Json
+from paidonce.terminal.output import columns, show
 from paidonce.terminal.session import Config, load_command_settings, run
 
 if TYPE_CHECKING:
     from paidonce.notifications.channels import ChannelTest
 
-commands = typer.Typer(help="Notifications of problems: test the channels.", no_args_is_help=True)
+commands = Commands("notify", "Notifications of problems: test the channels.")
 
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.add_typer(commands, name="notify")
+_COLUMNS: Final = columns(
+    "channel, kind, result, answer", result=lambda test: "sent" if test.is_sent else "failed"
+)
 
 
 @commands.callback()
@@ -50,11 +50,5 @@ def send_test_messages(
         return list(await asyncio.gather(*map(send_test, chosen)))
 
     tests: list[ChannelTest] = run(send_all())
-    columns = {
-        "channel": lambda test: test.channel,
-        "kind": lambda test: test.kind,
-        "result": lambda test: "sent" if test.is_sent else "failed",
-        "answer": lambda test: test.answer,
-    }
-    show(tests, columns, json)
+    show(tests, json, _COLUMNS)
     raise typer.Exit(0 if all(test.is_sent for test in tests) else 1)

@@ -1,11 +1,8 @@
 """HTTP routes of orders and bookings."""
 
-from typing import Annotated
+from fastapi import FastAPI, Response
 
-from fastapi import FastAPI, Query, Response
-from fastapi import status as http
-
-from paidonce.api.auth import Operator, Reader
+from paidonce.api.requests import FromQuery, Operator, Reader
 from paidonce.core.input import Reference
 from paidonce.db.paging import Page
 from paidonce.orders.model import BookingView, OrderQuery, OrderRequest, OrderSummary, OrderView
@@ -13,9 +10,7 @@ from paidonce.orders.service import OrderService
 
 
 def add_to(api: FastAPI, orders: OrderService) -> None:
-    """Add the routes."""
-
-    @api.post("/api/v1/orders", status_code=http.HTTP_201_CREATED, tags=["orders"])
+    @api.post("/api/v1/orders", status_code=201, tags=["orders"])
     async def create_order(body: OrderRequest, actor: Operator, answer: Response) -> OrderView:
         """Create an order. A repeat returns the existing order, with 200.
 
@@ -23,13 +18,11 @@ def add_to(api: FastAPI, orders: OrderService) -> None:
         same reference is 409.
         """
         order, is_new = await orders.create(body, actor)
-        answer.status_code = http.HTTP_201_CREATED if is_new else http.HTTP_200_OK
+        answer.status_code = 201 if is_new else 200
         return order
 
     @api.get("/api/v1/orders", tags=["orders"])
-    async def list_orders(
-        query: Annotated[OrderQuery, Query()], actor: Reader
-    ) -> Page[OrderSummary]:
+    async def list_orders(query: FromQuery[OrderQuery], actor: Reader) -> Page[OrderSummary]:
         """Orders, newest first."""
         return await orders.search(query)
 

@@ -1,33 +1,32 @@
 """Orders and bookings as operators see them, and how they are searched."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from paidonce.core.email import email_key
-from paidonce.core.input import Reference, Text
+from paidonce.core.input import Input, Reference, Text
 from paidonce.core.money import Money, format_minor
 from paidonce.core.orders import BookingStatus, Kind, OrderStatus, booking_status
 from paidonce.core.payments import PaymentStatus
 from paidonce.db.paging import ListQuery
+from paidonce.db.queries import Row, from_row
 from paidonce.payments.model import PaymentView
 
 
-class OrderRequest(BaseModel):
+class OrderRequest(Input):
     """What a merchant expects to be paid for.
 
     A `subscription` needs `user_id` or `email`, and the `plan_id` of its period unless there is a
     default plan; a `wallet` top-up needs `wallet_id`, or `user_id` for the user's own wallet.
     `sources`, if given, are the only ones that may pay it.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     reference: Reference
     amount: Text
@@ -120,14 +119,15 @@ class BookingView:
     created_at: datetime
 
 
-def order_view(row: Mapping[str, Any], payments: Iterable[PaymentView]) -> OrderView:
+def order_view(row: Row, payments: Iterable[PaymentView]) -> OrderView:
     """From a row and the payments of the order."""
-    return OrderView(**_order_fields(row), payments=[_order_payment(one) for one in payments])
+    paid = [_order_payment(one) for one in payments]
+    return from_row(OrderView, row, **_changed(row), payments=paid)
 
 
-def order_summary(row: Mapping[str, Any]) -> OrderSummary:
+def order_summary(row: Row) -> OrderSummary:
     """From a row of the search."""
-    return OrderSummary(**_order_fields(row))
+    return from_row(OrderSummary, row, **_changed(row))
 
 
 def booking_view(order: OrderView) -> BookingView:
@@ -151,11 +151,10 @@ def booking_view(order: OrderView) -> BookingView:
     )
 
 
-def _order_fields(row: Mapping[str, Any]) -> dict[str, Any]:
-    fields = {name: row[name] for name in row.keys() & OrderSummary.__slots__}
-    fields["amount"] = format_minor(row["amount_minor"], row["currency"])
-    fields["kind"], fields["status"] = Kind(row["kind"]), OrderStatus(row["status"])
-    return fields
+def _changed(row: Row) -> dict[str, Any]:
+    """The fields that are not as in the row."""
+    amount = format_minor(row["amount_minor"], row["currency"])
+    return {"amount": amount, "kind": Kind(row["kind"]), "status": OrderStatus(row["status"])}
 
 
 def _order_payment(payment: PaymentView) -> OrderPaymentView:

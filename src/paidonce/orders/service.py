@@ -16,17 +16,7 @@ from paidonce.errors import InvalidMoneyError, InvalidRequestError, NotFoundErro
 from paidonce.linking import store as linking_store
 from paidonce.linking.linker import Linker
 from paidonce.linking.store import NewOrder
-from paidonce.orders import store
-from paidonce.orders.model import (
-    BookingView,
-    OrderQuery,
-    OrderRequest,
-    OrderSummary,
-    OrderView,
-    booking_view,
-    order_summary,
-    order_view,
-)
+from paidonce.orders import model, store
 from paidonce.payments import store as payments_store
 from paidonce.payments.model import PaymentQuery, payment_view
 from paidonce.processing.items import Rules
@@ -51,7 +41,9 @@ class OrderService:
         self._users = users
         self._wallets = wallets
 
-    async def create(self, order: OrderRequest, actor: Actor = HOST) -> tuple[OrderView, bool]:
+    async def create(
+        self, order: model.OrderRequest, actor: Actor = HOST
+    ) -> tuple[model.OrderView, bool]:
         """The order, and whether it is new. Payments that were waiting for it are applied.
 
         Raises InvalidRequestError, NotFoundError if the user or wallet does not exist, and
@@ -66,36 +58,35 @@ class OrderService:
         is_new = await self._linker.create_order(new_order, actor.name)
         return await self.get(order.reference), is_new
 
-    async def get(self, reference: str) -> OrderView:
+    async def get(self, reference: str) -> model.OrderView:
         """Raises NotFoundError."""
         async with self._database.connection() as connection:
-            row = await store.find_order(connection, reference)
+            row = await store.find(connection, reference)
             if row is None:
                 raise NotFoundError(f"there is no order {reference}")
             paid = await payments_store.search(
                 connection, PaymentQuery(order=reference, limit=MAX_PAGE)
             )
-        return order_view(dict(row), map(payment_view, paid.items))
+        return model.order_view(row, map(payment_view, paid.items))
 
-    async def search(self, query: OrderQuery) -> Page[OrderSummary]:
+    async def search(self, query: model.OrderQuery) -> Page[model.OrderSummary]:
         """Orders, newest first."""
         async with self._database.connection() as connection:
-            found = await store.search(connection, query)
-        return Page([order_summary(row) for row in found.items], found.next_cursor)
+            return (await store.search(connection, query)).map(model.order_summary)
 
     def currency_of_plan(self, plan_id: str | None) -> str | None:
         """The currency of a plan, or of the default plan; None if there is none."""
         plan = self._rules.plans.find(plan_id, datetime.now(UTC))
         return None if plan is None else plan.price.currency
 
-    async def booking(self, reference: str) -> BookingView:
+    async def booking(self, reference: str) -> model.BookingView:
         """Raises NotFoundError."""
         order = await self.get(reference)
         if order.kind is not Kind.BOOKING:
             raise NotFoundError(f"there is no booking {reference}")
-        return booking_view(order)
+        return model.booking_view(order)
 
-    async def cancel(self, reference: str, actor: Actor) -> OrderView:
+    async def cancel(self, reference: str, actor: Actor) -> model.OrderView:
         """Cancel an unpaid order: later payments are not applied.
 
         Raises NotFoundError, or ConflictError if it is paid.
@@ -103,7 +94,7 @@ class OrderService:
         await self._linker.close_order(reference, actor.name)
         return await self.get(reference)
 
-    async def _new_order(self, asked: OrderRequest, amount: Money, actor: Actor) -> NewOrder:
+    async def _new_order(self, asked: model.OrderRequest, amount: Money, actor: Actor) -> NewOrder:
         if asked.plan_id is not None and asked.kind is not Kind.SUBSCRIPTION:
             raise InvalidRequestError("plan_id: only a subscription has one")
         if asked.wallet_id is not None and asked.kind is not Kind.WALLET:
@@ -126,14 +117,14 @@ class OrderService:
             sources=self._source_ids(asked.sources),
         )
 
-    def _check_subscription(self, asked: OrderRequest) -> None:
+    def _check_subscription(self, asked: model.OrderRequest) -> None:
         if asked.user_id is None and asked.email is None:
             raise InvalidRequestError("a subscription needs user_id or email")
         if self._rules.plans.find(asked.plan_id, datetime.now(UTC)) is None:
             named = f"there is no plan {asked.plan_id!r}" if asked.plan_id else "give a plan_id"
             raise InvalidRequestError(f"plan_id: {named}")
 
-    async def _wallet_of(self, asked: OrderRequest, actor: Actor) -> WalletId:
+    async def _wallet_of(self, asked: model.OrderRequest, actor: Actor) -> WalletId:
         """The wallet to top up: the given one, or the user's own."""
         if asked.wallet_id is not None:
             wallet = await self._wallets.get(asked.wallet_id)
@@ -157,7 +148,7 @@ class OrderService:
         return [known[name] for name in names]
 
 
-def _order_amount(asked: OrderRequest) -> Money:
+def _order_amount(asked: model.OrderRequest) -> Money:
     """The amount of a request. Raises InvalidRequestError."""
     if asked.email is not None and not is_email(asked.email):
         raise InvalidRequestError("email is not an e-mail address")

@@ -2,8 +2,6 @@
 
 from typing import Final
 
-import asyncpg
-
 from paidonce.core.email import email_key
 from paidonce.db.paging import Page
 from paidonce.db.queries import Connection, Row, load_queries
@@ -23,6 +21,7 @@ async def search(connection: Connection, query: OrderQuery) -> Page[Row]:
     return await ORDERS.page(connection, limit=query.limit, last_id=last_id, **filters)
 
 
-async def find_order(connection: Connection, reference: str) -> asyncpg.Record | None:
+async def find(connection: Connection, reference: str) -> Row | None:
     """The order with this reference."""
-    return await QUERIES["order"].row(connection, reference=reference)
+    order_id = await QUERIES["order_id"].value(connection, reference=reference)
+    return None if order_id is None else await ORDERS.find(connection, order_id)

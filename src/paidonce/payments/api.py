@@ -1,34 +1,27 @@
 """HTTP routes of payments."""
 
-from typing import Annotated
 from uuid import UUID
 
-from fastapi import FastAPI, Query
-from pydantic import BaseModel, ConfigDict
+from fastapi import FastAPI
 
-from paidonce.api.auth import Operator, Reader
-from paidonce.core.input import Reason, Text
+from paidonce.api.requests import FromQuery, Operator, Reader
+from paidonce.core.input import Input, Reason, Text
 from paidonce.db.paging import Page
 from paidonce.payments.model import PaymentQuery, PaymentView
 from paidonce.payments.service import PaymentService
 
 
-class PaymentLink(BaseModel):
+class PaymentLink(Input):
     """The user or the order that the payment belongs to; give one."""
 
-    model_config = ConfigDict(extra="forbid")
     user_id: UUID | None = None
     email: Text | None = None
     order: Text | None = None
 
 
 def add_to(api: FastAPI, payments: PaymentService) -> None:
-    """Add the routes."""
-
     @api.get("/api/v1/payments", tags=["payments"])
-    async def list_payments(
-        query: Annotated[PaymentQuery, Query()], actor: Reader
-    ) -> Page[PaymentView]:
+    async def list_payments(query: FromQuery[PaymentQuery], actor: Reader) -> Page[PaymentView]:
         """Payments, newest first. `applied=false`: money received and not applied."""
         return await payments.search(query)
 

@@ -1,9 +1,7 @@
 """Payments as operators see them, and how they are searched."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from pydantic import Field
@@ -12,6 +10,7 @@ from paidonce.core.input import Text
 from paidonce.core.money import format_minor
 from paidonce.core.payments import PaymentStatus
 from paidonce.db.paging import ListQuery
+from paidonce.db.queries import Row, from_row
 
 
 class PaymentQuery(ListQuery):
@@ -73,37 +72,20 @@ class PaymentView:
     test: bool
 
 
-def payment_view(row: Mapping[str, Any]) -> PaymentView:
+def payment_view(row: Row) -> PaymentView:
     """From a row of the search."""
     ids = [ExternalIdView(kind, external_id) for kind, external_id in row["ids"]]
     captured = format_amount(row["captured_minor"], row["currency"])
-    return PaymentView(
-        id=row["id"],
-        source=row["source"],
+    return from_row(
+        PaymentView,
+        row,
         external_payment_id=next((one.id for one in ids if one.kind == "payment"), None),
         ids=ids,
-        order=row["order_reference"],
-        user_id=row["user_id"],
-        email=row["email"],
-        plan_id=row["plan_id"],
         status=PaymentStatus(row["status"]),
         amount=captured,
         captured=captured,
         refunded=format_amount(row["refunded_minor"], row["currency"]),
         reversed=format_amount(row["reversed_minor"], row["currency"]),
-        currency=row["currency"],
-        paid_at=row["paid_at"],
-        failed_at=row["failed_at"],
-        canceled_at=row["canceled_at"] or row["voided_at"],
-        refunded_at=row["refunded_at"],
-        disputed_at=row["disputed_at"],
-        applied_at=row["applied_at"],
-        subscription_id=row["subscription_id"],
-        review=row["review"],
-        unapplied_s=row["unapplied_s"],
-        transaction_id=row["transaction_id"],
-        created_at=row["created_at"],
-        test=row["is_test"],
     )
 
 

@@ -1,9 +1,9 @@
 -- name: payments
 -- Newest first; ids are in the order of creation. It is built like the search for events.
-SELECT p.id, p.order_reference, p.user_id, p.email, p.plan_id, p.status, p.captured_minor,
+SELECT p.id, p.order_reference AS "order", p.user_id, p.email, p.plan_id, p.status, p.captured_minor,
        p.refunded_minor, p.reversed_minor, p.currency, p.applied_at, p.paid_at, p.failed_at,
-       p.voided_at, p.canceled_at, p.refunded_at, p.subscription_id, p.created_at, p.is_test,
-       p.transaction_id::text AS transaction_id,
+       coalesce(p.canceled_at, p.voided_at) AS canceled_at, p.refunded_at, p.subscription_id,
+       p.created_at, p.is_test AS test, p.transaction_id::text AS transaction_id,
        (SELECT s.name FROM sources AS s WHERE s.id = p.source_id) AS source,
        CASE WHEN p.dispute_won_at IS NULL OR p.dispute_won_at < p.disputed_at
             THEN p.disputed_at END AS disputed_at,

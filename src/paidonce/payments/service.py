@@ -28,8 +28,7 @@ class PaymentService:
     async def search(self, query: PaymentQuery) -> Page[PaymentView]:
         """Payments, newest first."""
         async with self._database.connection() as connection:
-            found = await store.search(connection, query)
-        return Page([payment_view(row) for row in found.items], found.next_cursor)
+            return (await store.search(connection, query)).map(payment_view)
 
     async def link(
         self,
@@ -56,18 +55,12 @@ class PaymentService:
                 self._users.get(user_id) if user_id else self._users.get_by_email(email or "")
             )
             link, details = Link(user_id=UserId(user.id)), {"user_id": str(user.id)}
-        await self._linker.link(
-            PaymentId(payment_id), link, actor.name, "payment_linked", **details
-        )
-        return await self.get(payment_id)
+        return await self._link(payment_id, link, actor, "payment_linked", **details)
 
     async def accept(self, payment_id: UUID, actor: Actor, reason: str) -> PaymentView:
         """Apply a payment despite its amount or its expired delivery. Raises NotFoundError."""
         link = Link(is_accepted=True)
-        await self._linker.link(
-            PaymentId(payment_id), link, actor.name, "payment_accepted", reason=reason
-        )
-        return await self.get(payment_id)
+        return await self._link(payment_id, link, actor, "payment_accepted", reason=reason)
 
     async def mark_for_refund(self, payment_id: UUID, actor: Actor, reason: str) -> PaymentView:
         """Mark a payment for refund: it will not be applied. Raises NotFoundError.
@@ -75,15 +68,18 @@ class PaymentService:
         Raises ConflictError if it is applied: then the gateway reports the refund itself.
         """
         link = Link(is_for_refund=True)
-        await self._linker.link(
-            PaymentId(payment_id), link, actor.name, "marked_for_refund", reason=reason
-        )
+        return await self._link(payment_id, link, actor, "marked_for_refund", reason=reason)
+
+    async def _link(
+        self, payment_id: UUID, link: Link, actor: Actor, action: str, **details: str
+    ) -> PaymentView:
+        await self._linker.link(PaymentId(payment_id), link, actor.name, action, **details)
         return await self.get(payment_id)
 
     async def get(self, payment_id: UUID) -> PaymentView:
         """Raises NotFoundError."""
         async with self._database.connection() as connection:
-            row = await store.find(connection, payment_id)
+            row = await store.PAYMENTS.find(connection, payment_id)
         if row is None:
             raise NotFoundError(f"there is no payment {payment_id}")
         return payment_view(row)

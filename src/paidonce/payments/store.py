@@ -1,7 +1,6 @@
 """Searches payments."""
 
-from typing import Any, Final
-from uuid import UUID
+from typing import Final
 
 from paidonce.core.email import email_key
 from paidonce.core.payments import PaymentStatus
@@ -11,13 +10,14 @@ from paidonce.db.search import FIRST_ID, LAST_ID, Search, count_rows, last_id_of
 from paidonce.payments.model import PaymentQuery
 
 QUERIES: Final = load_queries(__file__)
+MAX_IDS_SHOWN: Final = 100
+MAX_REASONS: Final = 100
 PAYMENTS: Final = Search(
     QUERIES["payments"],
     leading=("order", "email", "review", "owed", "unusual_status"),
     filters=("is_to_be_seen", "applied", "status", "source"),
+    fixed={"max_ids": MAX_IDS_SHOWN},
 )
-MAX_IDS_SHOWN: Final = 100
-MAX_REASONS: Final = 100
 
 
 async def search(connection: Connection, query: PaymentQuery) -> Page[Row]:
@@ -32,13 +32,7 @@ async def search(connection: Connection, query: PaymentQuery) -> Page[Row]:
     if query.email is not None:
         filters["email"] = email_key(query.email)
     last_id = last_id_of(query.cursor)
-    return await _page(connection, limit=query.limit, last_id=last_id, **filters)
-
-
-async def find(connection: Connection, payment_id: UUID) -> Row | None:
-    """One payment."""
-    page = await _page(connection, limit=1, first_id=payment_id, last_id=payment_id)
-    return page.items[0] if page.items else None
+    return await PAYMENTS.page(connection, limit=query.limit, last_id=last_id, **filters)
 
 
 async def unapplied_money(connection: Connection) -> list[Row]:
@@ -48,23 +42,5 @@ async def unapplied_money(connection: Connection) -> list[Row]:
 
 async def to_review(connection: Connection) -> list[Row]:
     """Payments that need a review, by reason: number, and age of the oldest."""
-    return await count_rows(
-        connection,
-        QUERIES["to_review"],
-        first_id=FIRST_ID,
-        last_id=LAST_ID,
-        max_reasons=MAX_REASONS,
-    )
-
-
-async def _page(
-    connection: Connection, *, limit: int, first_id: UUID = FIRST_ID, last_id: UUID, **filters: Any
-) -> Page[Row]:
-    return await PAYMENTS.page(
-        connection,
-        limit=limit,
-        first_id=first_id,
-        last_id=last_id,
-        max_ids=MAX_IDS_SHOWN,
-        **filters,
-    )
+    bounds = {"first_id": FIRST_ID, "last_id": LAST_ID, "max_reasons": MAX_REASONS}
+    return await count_rows(connection, QUERIES["to_review"], **bounds)

@@ -1,11 +1,10 @@
 """HTTP routes of payments out of a wallet, their views, and gateway callbacks."""
 
-from typing import Annotated
 from uuid import UUID
 
-from fastapi import FastAPI, Query, Response, status
+from fastapi import FastAPI, Response
 
-from paidonce.api.auth import Operator, Reader
+from paidonce.api.requests import FromQuery, Operator, Reader
 from paidonce.core.input import Reference
 from paidonce.db.paging import ListQuery, Page
 from paidonce.payouts import model
@@ -15,11 +14,9 @@ from paidonce.payouts.views import PayoutView
 
 
 def add_to(api: FastAPI, payouts: PayoutService) -> None:
-    """Add the routes."""
-
     @api.post(
         "/api/v1/wallet-payments",
-        status_code=status.HTTP_202_ACCEPTED,
+        status_code=202,
         responses={200: {"model": WalletPaymentView, "description": "It was started before."}},
         tags=["wallet payments"],
     )
@@ -34,12 +31,12 @@ def add_to(api: FastAPI, payouts: PayoutService) -> None:
         payment, is_new = await payouts.start(
             body.payment_id, body.wallet_id, body.amount, currency=body.currency, actor=actor
         )
-        answer.status_code = status.HTTP_202_ACCEPTED if is_new else status.HTTP_200_OK
+        answer.status_code = 202 if is_new else 200
         return payment
 
     @api.get("/api/v1/wallet-payments", tags=["wallet payments"])
     async def list_wallet_payments(
-        query: Annotated[model.WalletPaymentQuery, Query()], actor: Reader
+        query: FromQuery[model.WalletPaymentQuery], actor: Reader
     ) -> Page[WalletPaymentView]:
         """Payments out of wallets, in the order of their ids."""
         return await payouts.search(query)
@@ -71,14 +68,14 @@ def add_to(api: FastAPI, payouts: PayoutService) -> None:
 
     @api.get("/api/v1/gateway-callbacks", tags=["wallet payments"])
     async def list_dead_callbacks(
-        query: Annotated[ListQuery, Query()], actor: Reader
+        query: FromQuery[ListQuery], actor: Reader
     ) -> Page[model.DeadCallback]:
         """Callbacks without a payment that are not tried any more, newest first."""
         return await payouts.dead_callbacks(query)
 
     @api.post(
         "/api/v1/gateway-callbacks/{callback_id}/retry",
-        status_code=status.HTTP_204_NO_CONTENT,
+        status_code=204,
         tags=["wallet payments"],
     )
     async def retry_callback(callback_id: UUID, actor: Operator) -> None:

@@ -7,94 +7,65 @@ import typer
 
 from paidonce.db.paging import ListQuery, all_pages
 from paidonce.payouts.model import WalletPaymentQuery
-from paidonce.terminal.output import Columns, Json, show, show_one, stderr, stdout
-from paidonce.terminal.query_options import Limit, query_options
-from paidonce.terminal.session import Config, operate, operator
+from paidonce.terminal.commands import Commands, Limit, Result
+from paidonce.terminal.output import columns, stderr, stdout
+from paidonce.terminal.session import Config, Services, operate, operator
 
-commands = typer.Typer(help="Payments out of a wallet.", no_args_is_help=True)
-views = typer.Typer(help="The read model of payments out of a wallet.", no_args_is_help=True)
+commands = Commands("wallet-payments", "Payments out of a wallet.")
+views = Commands("views", "The read model of payments out of a wallet.")
 
 PaymentId = Annotated[str, typer.Argument(help="The id of the payment.")]
 
-COLUMNS: Final[Columns] = {
-    "created": lambda payment: payment.created_at,
-    "payment": lambda payment: payment.payment_id,
-    "status": lambda payment: payment.status,
-    "amount": lambda payment: f"{payment.amount} {payment.currency}",
-    "transaction": lambda payment: payment.transaction_id,
-    "failure": lambda payment: payment.failure,
-    "review": lambda payment: payment.review,
-    "wallet": lambda payment: payment.wallet_id,
-}
-CALLBACKS: Final[Columns] = {
-    "received": lambda callback: callback.received_at,
-    "source": lambda callback: callback.source,
-    "transaction": lambda callback: callback.transaction_id,
-    "gateway_status": lambda callback: callback.gateway_status,
-    "attempts": lambda callback: callback.attempts,
-    "id": lambda callback: callback.id,
-}
+COLUMNS: Final = columns(
+    "created_at as created, payment_id as payment, status, amount, transaction_id as transaction, "
+    "failure, review, wallet_id as wallet",
+    amount=lambda payment: f"{payment.amount} {payment.currency}",
+)
+CALLBACKS: Final = columns(
+    "received_at as received, source, transaction_id as transaction, gateway_status, attempts, id"
+)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.add_typer(commands, name="wallet-payments")
-    app.add_typer(views, name="views")
-
-
-@commands.command("start")
-def start_payment(
+@commands.operation("start")
+async def start_payment(
+    services: Services,
     payment_id: PaymentId,
     wallet_id: Annotated[UUID, typer.Option(help="The wallet that pays.")],
     amount: Annotated[str, typer.Option(help="The amount, in the wallet's currency.")],
-    config: Config = None,
-    json: Json = False,
-) -> None:
+) -> object:
     """Start a payment. A repeat shows the existing one."""
-    payment, _ = operate(
-        config,
-        lambda services: services.payouts.start(payment_id, wallet_id, amount, actor=operator()),
-    )
-    show_one(payment, json)
+    payment, _ = await services.payouts.start(payment_id, wallet_id, amount, actor=operator())
+    return payment
 
 
-@commands.command("show")
-def show_payment(payment_id: PaymentId, config: Config = None, json: Json = False) -> None:
+@commands.operation("show")
+def show_payment(services: Services, payment_id: PaymentId) -> Result:
     """Show one payment."""
-    show_one(operate(config, lambda services: services.payouts.get(payment_id)), json)
+    return services.payouts.get(payment_id)
 
 
-@commands.command("list")
-@query_options
-def list_payments(
-    query: WalletPaymentQuery, limit: Limit = 50, config: Config = None, json: Json = False
-) -> None:
+@commands.operation("list", COLUMNS)
+def list_payments(services: Services, query: WalletPaymentQuery, limit: Limit = 50) -> Result:
     """List payments in the order of their ids."""
-    found = operate(config, lambda services: all_pages(services.payouts.search, query, limit))
-    show(found, COLUMNS, json)
+    return all_pages(services.payouts.search, query, limit)
 
 
-@commands.command("capture")
-def capture_payment(payment_id: PaymentId, config: Config = None, json: Json = False) -> None:
+@commands.operation("capture")
+def capture_payment(services: Services, payment_id: PaymentId) -> Result:
     """Capture the amount of a payment that succeeded at the gateway and needs a review."""
-    show_one(
-        operate(config, lambda services: services.payouts.capture(payment_id, operator())), json
-    )
+    return services.payouts.capture(payment_id, operator())
 
 
-@commands.command("fail")
-def fail_payment(payment_id: PaymentId, config: Config = None, json: Json = False) -> None:
+@commands.operation("fail")
+def fail_payment(services: Services, payment_id: PaymentId) -> Result:
     """Fail a payment that needs a review, and release its amount."""
-    show_one(operate(config, lambda services: services.payouts.fail(payment_id, operator())), json)
+    return services.payouts.fail(payment_id, operator())
 
 
-@commands.command("callbacks")
-def list_callbacks(limit: Limit = 50, config: Config = None, json: Json = False) -> None:
+@commands.operation("callbacks", CALLBACKS)
+def list_callbacks(services: Services, limit: Limit = 50) -> Result:
     """List callbacks without a payment that are not tried any more, newest first."""
-    found = operate(
-        config, lambda services: all_pages(services.payouts.dead_callbacks, ListQuery(), limit)
-    )
-    show(found, CALLBACKS, json)
+    return all_pages(services.payouts.dead_callbacks, ListQuery(), limit)
 
 
 @commands.command("retry-callback")
@@ -104,10 +75,10 @@ def retry_callback(callback_id: UUID, config: Config = None) -> None:
     stderr.print("The callback will be tried again.")
 
 
-@views.command("show")
-def show_view(payment_id: PaymentId, config: Config = None, json: Json = False) -> None:
+@views.operation("show")
+def show_view(services: Services, payment_id: PaymentId) -> Result:
     """Show a payment in the read model."""
-    show_one(operate(config, lambda services: services.payouts.get_view(payment_id)), json)
+    return services.payouts.get_view(payment_id)
 
 
 @views.command("rebuild")

@@ -1,30 +1,20 @@
 """HTTP routes of reconciliations."""
 
-from typing import Annotated
 from uuid import UUID
 
-from fastapi import FastAPI, Query, status
+from fastapi import FastAPI
 
-from paidonce.api.auth import Operator, Reader
+from paidonce.api.requests import FromQuery, Operator, Reader
 from paidonce.db.paging import Page
-from paidonce.reconciliation.model import (
-    ReconciliationQuery,
-    ReconciliationReport,
-    ReconciliationRequest,
-    ReconciliationSummary,
-)
+from paidonce.reconciliation import model
 from paidonce.reconciliation.service import ReconciliationService
 
 
 def add_to(api: FastAPI, reconciliations: ReconciliationService) -> None:
-    """Add the routes."""
-
-    @api.post(
-        "/api/v1/reconciliations", status_code=status.HTTP_201_CREATED, tags=["reconciliations"]
-    )
+    @api.post("/api/v1/reconciliations", status_code=201, tags=["reconciliations"])
     async def start_reconciliation(
-        body: ReconciliationRequest, actor: Operator
-    ) -> ReconciliationSummary:
+        body: model.ReconciliationRequest, actor: Operator
+    ) -> model.ReconciliationSummary:
         """Compare the gateway's payments with the stored ones, and repair what can be repaired.
 
         A worker runs it; poll it until its status is `DONE` or `FAILED`. A dry run repairs nothing.
@@ -33,12 +23,12 @@ def add_to(api: FastAPI, reconciliations: ReconciliationService) -> None:
 
     @api.get("/api/v1/reconciliations", tags=["reconciliations"])
     async def list_reconciliations(
-        query: Annotated[ReconciliationQuery, Query()], actor: Reader
-    ) -> Page[ReconciliationSummary]:
+        query: FromQuery[model.ReconciliationQuery], actor: Reader
+    ) -> Page[model.ReconciliationSummary]:
         """Reconciliations, newest first."""
         return await reconciliations.search(query)
 
     @api.get("/api/v1/reconciliations/{run_id}", tags=["reconciliations"])
-    async def get_reconciliation(run_id: UUID, actor: Reader) -> ReconciliationReport:
+    async def get_reconciliation(run_id: UUID, actor: Reader) -> model.ReconciliationReport:
         """One reconciliation with its findings."""
         return await reconciliations.get(run_id)

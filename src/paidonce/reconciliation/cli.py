@@ -1,41 +1,36 @@
 """`paidonce reconcile`."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from paidonce.errors import ConfigurationError, InvalidRequestError, NotFoundError
 from paidonce.settings import Settings
-from paidonce.terminal.output import Columns, Json, json_text, show, stderr, stdout
-from paidonce.terminal.query_options import parse_time
+from paidonce.terminal.commands import Json, parse_time
+from paidonce.terminal.output import Columns, print_table, progress_bar, show, stderr, stdout
 from paidonce.terminal.session import Config, load_command_settings, open_services, operator, run
 
 if TYPE_CHECKING:
-    from paidonce.reconciliation.model import ReconciliationFinding, ReconciliationReport
+    from paidonce.reconciliation.model import ReconciliationReport
 
 POLL_S: Final = 0.3
 _COUNTED: Final = (
-    "compared",
-    "agreed",
-    "repaired",
-    "behind",
-    "differs",
-    "missing_here",
-    "missing_there",
-    "unreadable",
+    "compared, agreed, repaired, behind, differs, missing_here, missing_there, unreadable"
 )
 _MINUTE: Final = "%Y-%m-%d %H:%M"
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(reconcile)
+_FINDINGS: Final[Columns] = {
+    "payment": lambda one: one.external_payment_id,
+    "order": lambda one: one.order,
+    "found": lambda one: one.kind.replace("_", " "),
+    "gateway": lambda one: _amounts(one.reported, one.reported_refunded, one.currency),
+    "here": lambda one: _amounts(one.recorded, one.recorded_refunded, one.currency),
+    "": lambda one: one.resolution or ("new" if one.new else "known"),
+    "reason": lambda one: one.reason,
+}
 
 
 def reconcile(
@@ -58,10 +53,7 @@ def reconcile(
     assert begin is not None
     keep_quiet()
     report = run(_reconcile(settings, source, begin, end, dry_run))
-    if json:
-        typer.echo(json_text(report))
-    else:
-        _show(report)
+    show(report, json, _print)
     if report.needs_review:
         raise typer.Exit(1)
 
@@ -80,28 +72,20 @@ async def _reconcile(
             started = await services.reconciliations.start(request, operator())
         except (InvalidRequestError, NotFoundError) as error:
             raise ConfigurationError(str(error)) from None
-        with _progress() as show_progress:
+        text = TextColumn("{task.completed} payments compared")
+        with progress_bar(text, BarColumn(), TimeElapsedColumn()) as update:
             while True:
                 report = await services.reconciliations.get(started.id)
-                show_progress(report.compared)
+                update(completed=report.compared)
                 if report.is_finished:
                     return report
                 await asyncio.sleep(POLL_S)
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
-    """Shows on standard error how many payments were compared."""
-    columns = (TextColumn("{task.completed} payments compared"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr, transient=True, redirect_stdout=False) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda compared: progress.update(task, completed=compared)
-
-
-def _show(report: "ReconciliationReport") -> None:
+def _print(report: "ReconciliationReport") -> None:
     stdout.print(f"{report.source}, {report.since:{_MINUTE}} to {report.until:{_MINUTE}} UTC")
     table = Table("", "payments")
-    for name in _COUNTED:
+    for name in _COUNTED.split(", "):
         table.add_row(name.replace("_", " "), str(getattr(report, name)))
     stdout.print(table)
     for money in report.explained:
@@ -115,22 +99,9 @@ def _show(report: "ReconciliationReport") -> None:
             f"{unapplied.currency}, the oldest since {unapplied.oldest_at:{_MINUTE}} UTC"
         )
     if report.findings:
-        _show_findings(report.findings)
+        print_table(report.findings, _FINDINGS)
     if report.error_message:
         stderr.print(f"The run failed: {report.error_message}")
-
-
-def _show_findings(findings: "Sequence[ReconciliationFinding]") -> None:
-    columns: Columns = {
-        "payment": lambda one: one.external_payment_id,
-        "order": lambda one: one.order,
-        "found": lambda one: one.kind.replace("_", " "),
-        "gateway": lambda one: _amounts(one.reported, one.reported_refunded, one.currency),
-        "here": lambda one: _amounts(one.recorded, one.recorded_refunded, one.currency),
-        "": lambda one: one.resolution or ("new" if one.new else "known"),
-        "reason": lambda one: one.reason,
-    }
-    show(findings, columns, as_json=False)
 
 
 def _amounts(captured: str | None, refunded: str | None, currency: str | None) -> str:

@@ -1,26 +1,16 @@
 """`paidonce stats`."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
 
 from paidonce.statistics.model import Statistics
-from paidonce.terminal.output import Columns, Json, json_text, show, stdout
+from paidonce.terminal.commands import Json
+from paidonce.terminal.output import columns, print_table, show, stdout
 from paidonce.terminal.session import Config, operate
 
-_NUMBERS: Final[Columns] = {
-    "received": lambda one: one.received,
-    "succeeded": lambda one: one.succeeded,
-    "failed": lambda one: one.failed,
-    "waiting": lambda one: one.waiting,
-    "duplicates": lambda one: one.duplicates,
-    "success rate": lambda one: f"{one.success_rate:.2%}" if one.succeeded + one.failed else None,
-}
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(stats)
+_NUMBERS: Final = "received, succeeded, failed, waiting, duplicates, success_rate as success rate"
 
 
 def stats(
@@ -31,20 +21,22 @@ def stats(
 ) -> None:
     """Show how many deliveries were received, and their results."""
     found = operate(config, lambda services: services.statistics.report(days=days, source=source))
-    if json:
-        typer.echo(json_text(found))
-    else:
-        _show(found)
+    show(found, json, _print)
 
 
-def _show(found: Statistics) -> None:
-    show([found], _NUMBERS, as_json=False)
-    groups: list[tuple[list[Any], str]] = [
-        (list(found.by_source), "source"),
-        (list(found.by_signature_method), "signature_method"),
-        (list(found.by_day), "day"),
-    ]
-    for rows, name in groups:
-        stdout.print(f"By {name.replace('_', ' ')}:")
-        columns = {name.replace("_", " "): lambda one, name=name: getattr(one, name)}
-        show(rows, columns | dict(_NUMBERS), as_json=False)
+def _print(found: Statistics) -> None:
+    _print_numbers(_NUMBERS, [found])
+    stdout.print("By source:")
+    _print_numbers(f"source, {_NUMBERS}", found.by_source)
+    stdout.print("By signature method:")
+    _print_numbers(f"signature_method as signature method, {_NUMBERS}", found.by_signature_method)
+    stdout.print("By day:")
+    _print_numbers(f"day, {_NUMBERS}", found.by_day)
+
+
+def _print_numbers(attributes: str, rows: Sequence[object]) -> None:
+    print_table(rows, columns(attributes, success_rate=_success_rate))
+
+
+def _success_rate(one: Any) -> str | None:
+    return f"{one.success_rate:.2%}" if one.succeeded + one.failed else None

@@ -1,9 +1,12 @@
 """What commands print: tables for people, JSON for programs."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final
+from functools import partial
+from operator import attrgetter
+from typing import Any, Final
 from uuid import UUID
 
 import orjson
@@ -11,6 +14,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
+from rich.progress import Progress, ProgressColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -19,16 +23,39 @@ MAX_WIDTH: Final = 1_000
 stdout = Console()
 stderr = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Columns = Mapping[str, Callable[[Any], object]]
 """The columns of a table: a title, and the value of an item."""
 
 
-def show(items: Any, columns: Columns, as_json: bool) -> None:
-    """Print a table with a row for each item, or JSON."""
+def columns(attributes: str, **computed: Callable[[Any], object]) -> Columns:
+    """The columns of these attributes, written as in SQL: `"id, received_at as received"`.
+
+    What is not an attribute of the item is computed by the function of that name.
+    """
+    made: dict[str, Callable[[Any], object]] = {}
+    for one in attributes.split(", "):
+        name, _, title = one.partition(" as ")
+        made[title or name] = computed.get(name) or attrgetter(name)
+    return made
+
+
+def show(result: Any, as_json: bool, shown: Columns | Callable[[Any], object] | str) -> None:
+    """Print a result as JSON, or as a table with these columns, or by a function.
+
+    A text is printed on standard error, instead of the result.
+    """
     if as_json:
-        typer.echo(json_text(items))
-        return
+        typer.echo(json_text(result))
+    elif isinstance(shown, str):
+        stderr.print(shown)
+    elif callable(shown):
+        shown(result)
+    else:
+        print_table(result, shown)
+
+
+def print_table(items: Iterable[Any], columns: Columns) -> None:
+    """Print a row for each item."""
     table = Table(box=box.SIMPLE_HEAD)
     for name in columns:
         table.add_column(name, no_wrap=True)
@@ -37,11 +64,8 @@ def show(items: Any, columns: Columns, as_json: bool) -> None:
     _print_whole(table)
 
 
-def show_one(item: Any, as_json: bool) -> None:
-    """Print the fields of one item, or JSON."""
-    if as_json:
-        typer.echo(json_text(item))
-        return
+def print_fields(item: Any) -> None:
+    """Print the fields of one item, without those that have fields themselves."""
     table = Table(box=None, show_header=False)
     for field in fields(item):
         content = getattr(item, field.name)
@@ -55,6 +79,13 @@ def line_of(item: Any, columns: Columns, as_json: bool) -> str:
     if as_json:
         return json_line(item)
     return "  ".join(_text(cell(item)) or "-" for cell in columns.values())
+
+
+@contextmanager
+def progress_bar(*columns: ProgressColumn) -> Iterator[Callable[..., None]]:
+    """A progress bar on standard error; yields what updates it (see `rich.progress`)."""
+    with Progress(*columns, console=stderr, transient=True, redirect_stdout=False) as bar:
+        yield partial(bar.update, bar.add_task("", total=None))
 
 
 def json_text(value: Any) -> str:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 import uvloop
@@ -18,10 +18,11 @@ from paidonce.settings.demo import settings_or_demo
 from paidonce.terminal.output import stderr
 
 if TYPE_CHECKING:
-    from paidonce.bootstrap.services import Services
+    from paidonce.bootstrap import services
 
 T = TypeVar("T")
-OpenServices = Callable[[Settings, bool], "AbstractAsyncContextManager[Services]"]
+Services: TypeAlias = "services.Services"
+OpenServices = Callable[[Settings, bool], AbstractAsyncContextManager[Services]]
 """Opens the services, with or without a worker that reconciles."""
 
 Config = Annotated[
@@ -38,7 +39,7 @@ def provide_services(opener: OpenServices) -> None:
 
 def open_services(
     settings: Settings, *, reconciles: bool = False
-) -> "AbstractAsyncContextManager[Services]":
+) -> AbstractAsyncContextManager[Services]:
     """The services, while the database is open."""
     return _openers[-1](settings, reconciles)
 
@@ -49,7 +50,7 @@ def load_command_settings(config: Path | None, **server: Any) -> tuple[Settings,
     return settings_or_demo(config, **({"server": given} if given else {}))
 
 
-def operate(config: Path | None, action: "Callable[[Services], Awaitable[T]]") -> T:
+def operate(config: Path | None, action: Callable[[Services], Awaitable[T]]) -> T:
     """Call a service as an operator on this machine. Its log lines are not shown."""
     from paidonce.telemetry import keep_quiet
 

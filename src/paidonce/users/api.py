@@ -2,35 +2,30 @@
 
 from uuid import UUID
 
-from fastapi import FastAPI, Response, status
-from pydantic import BaseModel, ConfigDict
+from fastapi import FastAPI, Response
 
-from paidonce.api.auth import Operator, Reader
-from paidonce.core.input import Text
+from paidonce.api.requests import Operator, Reader
+from paidonce.core.input import Input, Text
 from paidonce.db.paging import Page
 from paidonce.linking.linker import User
-from paidonce.users.model import SubscriptionView
-from paidonce.users.service import UserService
+from paidonce.users.service import SubscriptionView, UserService
 
 
-class NewUser(BaseModel):
+class NewUser(Input):
     """A user with a verified e-mail address: payments under it belong to this user."""
 
-    model_config = ConfigDict(extra="forbid")
     email: Text
 
 
 def add_to(api: FastAPI, users: UserService) -> None:
-    """Add the routes."""
-
-    @api.post("/api/v1/users", status_code=status.HTTP_201_CREATED, tags=["users"])
+    @api.post("/api/v1/users", status_code=201, tags=["users"])
     async def create_user(body: NewUser, actor: Operator, answer: Response) -> User:
         """Create a user. A repeat returns the existing user, with 200.
 
         Payments that were waiting for the user are applied before the response.
         """
         user, is_new = await users.create(body.email, actor)
-        answer.status_code = status.HTTP_201_CREATED if is_new else status.HTTP_200_OK
+        answer.status_code = 201 if is_new else 200
         return user
 
     @api.get("/api/v1/users", tags=["users"])

@@ -1,15 +1,33 @@
 """What merchants can ask about users, and create."""
 
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 from paidonce.core.actors import HOST, Actor
 from paidonce.core.email import is_email
 from paidonce.db.pool import Database
+from paidonce.db.queries import from_row, load_queries
 from paidonce.errors import InvalidRequestError, NotFoundError
 from paidonce.linking import store as linking_store
 from paidonce.linking.linker import Linker, User
-from paidonce.users import store
-from paidonce.users.model import SubscriptionView
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionView:
+    """The subscription of a user to a product."""
+
+    id: UUID
+    user_id: UUID
+    product: str
+    status: str
+    current_period_end: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+
+QUERIES: Final = load_queries(__file__)
 
 
 class UserService:
@@ -31,16 +49,16 @@ class UserService:
     async def get(self, user_id: UUID) -> User:
         """Raises NotFoundError."""
         async with self._database.connection() as connection:
-            row = await store.user_by_id(connection, user_id)
+            row = await QUERIES["user_by_id"].row(connection, id=user_id)
         if row is None:
             raise NotFoundError(f"there is no user {user_id}")
-        return User(row["id"], row["email"], row["created_at"])
+        return from_row(User, row)
 
     async def find_by_email(self, email: str) -> list[User]:
         """The user with this e-mail address, if there is one."""
         async with self._database.connection() as connection:
             row = await linking_store.user_by_email(connection, email)
-        return [] if row is None else [User(row["id"], row["email"], row["created_at"])]
+        return [] if row is None else [from_row(User, row)]
 
     async def subscriptions(
         self, *, user_id: UUID | None = None, email: str | None = None
@@ -54,8 +72,8 @@ class UserService:
         if user_id is None:
             return []
         async with self._database.connection() as connection:
-            rows = await store.subscriptions(connection, user_id)
-        return [SubscriptionView(**dict(row)) for row in rows]
+            rows = await QUERIES["subscriptions"].rows(connection, user_id=user_id)
+        return [from_row(SubscriptionView, row) for row in rows]
 
     async def get_by_email(self, email: str) -> User:
         """The user with this e-mail address. Raises NotFoundError."""

@@ -1,63 +1,59 @@
 """HTTP routes of wallets and reservations."""
 
-from typing import Annotated, Final
+from typing import Final
 from uuid import UUID
 
-from fastapi import FastAPI, Query, Response, status
+from fastapi import FastAPI, Response
 
-from paidonce.api.auth import Operator, Reader
+from paidonce.api.requests import FromQuery, Operator, Reader
 from paidonce.core.input import Reference, Time
 from paidonce.db.paging import Page
 from paidonce.wallet import model
-from paidonce.wallet.model import ReservationView, WalletView
 from paidonce.wallet.service import WalletService
 
 WHOLE_AMOUNT: Final = model.CommitRequest()
 
 
 def add_to(api: FastAPI, wallets: WalletService) -> None:
-    """Add the routes."""
     _add_wallets(api, wallets)
     _add_reservations(api, wallets)
 
 
 def _add_wallets(api: FastAPI, wallets: WalletService) -> None:
-    @api.post("/api/v1/wallets", status_code=status.HTTP_201_CREATED, tags=["wallets"])
+    @api.post("/api/v1/wallets", status_code=201, tags=["wallets"])
     async def create_wallet(
         body: model.WalletRequest, actor: Operator, answer: Response
-    ) -> WalletView:
+    ) -> model.WalletView:
         """Create a wallet. A repeat returns the existing one, with 200."""
         wallet, is_new = await wallets.create(body.owner, body.currency, actor)
-        answer.status_code = status.HTTP_201_CREATED if is_new else status.HTTP_200_OK
+        answer.status_code = 201 if is_new else 200
         return wallet
 
     @api.get("/api/v1/wallets", tags=["wallets"])
-    async def find_wallets(owner: Reference, actor: Reader) -> Page[WalletView]:
+    async def find_wallets(owner: Reference, actor: Reader) -> Page[model.WalletView]:
         """An owner's wallets, one for each currency."""
         return Page(await wallets.list_by_owner(owner))
 
     @api.get("/api/v1/wallets/{wallet_id}", tags=["wallets"])
-    async def get_wallet(wallet_id: UUID, actor: Reader, at: Time | None = None) -> WalletView:
+    async def get_wallet(
+        wallet_id: UUID, actor: Reader, at: Time | None = None
+    ) -> model.WalletView:
         """One wallet, now or as it was at a time."""
         return await wallets.get(wallet_id, at)
 
     @api.get("/api/v1/wallets/{wallet_id}/entries", tags=["wallets"])
     async def list_entries(
-        wallet_id: UUID, query: Annotated[model.EntryQuery, Query()], actor: Reader
+        wallet_id: UUID, query: FromQuery[model.EntryQuery], actor: Reader
     ) -> Page[model.EntryView]:
         """The ledger entries of a wallet, newest first."""
         return await wallets.entries(wallet_id, query)
 
 
 def _add_reservations(api: FastAPI, wallets: WalletService) -> None:
-    @api.post(
-        "/api/v1/wallets/{wallet_id}/reservations",
-        status_code=status.HTTP_201_CREATED,
-        tags=["reservations"],
-    )
+    @api.post("/api/v1/wallets/{wallet_id}/reservations", status_code=201, tags=["reservations"])
     async def reserve(
         wallet_id: UUID, body: model.ReservationRequest, actor: Operator, answer: Response
-    ) -> ReservationView:
+    ) -> model.ReservationView:
         """Reserve an amount. A repeat returns the existing reservation, with 200.
 
         409 `INSUFFICIENT_FUNDS` is final for this payment id: try again with another one. Another
@@ -66,13 +62,13 @@ def _add_reservations(api: FastAPI, wallets: WalletService) -> None:
         reservation, is_new = await wallets.reserve(
             wallet_id, body.payment_id, body.amount, expires_in_s=body.expires_in_s, actor=actor
         )
-        answer.status_code = status.HTTP_201_CREATED if is_new else status.HTTP_200_OK
+        answer.status_code = 201 if is_new else 200
         return reservation
 
     @api.post("/api/v1/reservations/{payment_id:path}/commit", tags=["reservations"])
     async def commit_reservation(
         payment_id: Reference, actor: Operator, body: model.CommitRequest = WHOLE_AMOUNT
-    ) -> ReservationView:
+    ) -> model.ReservationView:
         """Commit a reservation, or a part of it; the rest becomes available. Repeats do nothing.
 
         409 is `ALREADY_COMMITTED` (another amount), `ALREADY_RELEASED`, `EXPIRED`,
@@ -81,7 +77,7 @@ def _add_reservations(api: FastAPI, wallets: WalletService) -> None:
         return await wallets.commit(payment_id, body.amount, actor)
 
     @api.post("/api/v1/reservations/{payment_id:path}/release", tags=["reservations"])
-    async def release_reservation(payment_id: Reference, actor: Operator) -> ReservationView:
+    async def release_reservation(payment_id: Reference, actor: Operator) -> model.ReservationView:
         """Release a reservation. Repeats do nothing.
 
         409 is `ALREADY_COMMITTED`, `EXPIRED`, or `INSUFFICIENT_FUNDS`.
@@ -89,6 +85,6 @@ def _add_reservations(api: FastAPI, wallets: WalletService) -> None:
         return await wallets.release(payment_id, actor)
 
     @api.get("/api/v1/reservations/{payment_id:path}", tags=["reservations"])
-    async def get_reservation(payment_id: Reference, actor: Reader) -> ReservationView:
+    async def get_reservation(payment_id: Reference, actor: Reader) -> model.ReservationView:
         """The reservation of a payment."""
         return await wallets.get_reservation(payment_id)

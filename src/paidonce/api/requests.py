@@ -1,9 +1,13 @@
-"""Authentication of the HTTP API: which scope a call needs."""
+"""Requests to the HTTP API: the scope that a call needs, queries, and the size of a body."""
 
-from typing import Annotated, Final, Protocol
+from collections.abc import MutableMapping
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as AsgiScope
 
 from paidonce.api.problems import Problem, ProblemError
 from paidonce.core.actors import Actor, Scope
@@ -52,3 +56,28 @@ def reject_repeated_parameters(request: Request) -> None:
 Reader = Annotated[Actor, Depends(Needs(Scope.READ))]
 Operator = Annotated[Actor, Depends(Needs(Scope.OPERATE))]
 Admin = Annotated[Actor, Depends(Needs(Scope.ADMIN))]
+
+T = TypeVar("T")
+FromQuery = Annotated[T, Query()]
+"""A model whose fields are query parameters."""
+
+
+class BodyLimit:
+    """Limits the size of request bodies while they are read (SEC-8)."""
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        left = self._max_body_bytes
+
+        async def receive_within() -> MutableMapping[str, Any]:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if left < 0:
+                raise HTTPException(413, f"A body may have {self._max_body_bytes} bytes at most.")
+            return message
+
+        await self._app(scope, receive_within, send)

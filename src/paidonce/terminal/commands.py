@@ -1,58 +1,102 @@
-"""Options of a command, made from the fields of a query (see `db.paging.ListQuery`)."""
+"""Makes commands of calls to services, and options of the filters of a query."""
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import wraps
-from typing import Annotated, Any, Final, Optional, get_args, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, Final, Optional, TypeVar, get_args
 
 import typer
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from paidonce.errors import ConfigurationError, InvalidRequestError
+from paidonce.terminal.output import Columns, print_fields, show
+from paidonce.terminal.session import Config, operate
 
 MAX_LISTED: Final = 100_000
 _AGO: Final = re.compile(r"([0-9]{1,4})([dh])")
 _PAGE_FIELDS: Final = ("limit", "cursor")
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Limit = Annotated[int, typer.Option(min=1, max=MAX_LISTED, help="How many items at most.")]
+Reason = Annotated[str, typer.Option(help="The reason, for the audit log.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+Result = Awaitable[object]
+Call = TypeVar("Call", bound=Callable[..., Result])
+
+
+class Commands(typer.Typer):
+    """A group of commands."""
+
+    def __init__(self, name: str, text: str, *, no_args_is_help: bool = True) -> None:
+        super().__init__(name=name, help=text, no_args_is_help=no_args_is_help)
+
+    def operation(
+        self, name: str, shown: Columns | Callable[[Any], object] = print_fields
+    ) -> Callable[[Call], Callable[..., None]]:
+        """Make a command of a function that calls a service; `show` prints what it returns.
+
+        The first parameter of the function is the services; the others become arguments and
+        options, and a query becomes an option for each of its filters.
+        """
+
+        def add(call: Call) -> Callable[..., None]:
+            @wraps(call)
+            def command(config: Path | None, json: bool, **values: Any) -> None:
+                show(operate(config, lambda services: call(services, **values)), json, shown)
+
+            _, *given = inspect.signature(call).parameters.values()
+            common = _parameter("config", None, Config), _parameter("json", False, Json)
+            _set_parameters(command, *given, *common)
+            return self.command(name)(query_options(command))
+
+        return add
 
 
 def query_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter that is a query by an option for each of its filters.
+    """Replace the parameter that is a query, if any, by an option for each of its filters.
 
     A field's description is the help of its option. `json_schema_extra={"option": "--a/--b"}` gives
     an option another name. Times may be given as `7d` or `12h`, which means so long ago.
     """
-    hints = get_type_hints(command, include_extras=True)
-    parameters = inspect.signature(command).parameters
-    query_name, query_type = next(
-        (name, hints[name]) for name in parameters if _is_query(hints[name])
-    )
+    parameters = inspect.signature(command).parameters.values()
+    query = next((one for one in parameters if _is_query(one.annotation)), None)
+    if query is None:
+        return command
     fields = {
-        name: field for name, field in query_type.model_fields.items() if name not in _PAGE_FIELDS
+        name: field
+        for name, field in query.annotation.model_fields.items()
+        if name not in _PAGE_FIELDS
     }
-    options = [_option(name, field) for name, field in fields.items()]
-    others = [one for name, one in parameters.items() if name != query_name]
 
     @wraps(command)
     def expanded(**values: Any) -> None:
         filters = {name: _value(name, field, values.pop(name)) for name, field in fields.items()}
-        command(**{query_name: _query(query_type, filters)}, **values)
+        command(**{query.name: _query(query.annotation, filters)}, **values)
 
-    hints.pop(query_name)
+    others = [one for one in parameters if one is not query]
     required = [one for one in others if one.default is inspect.Parameter.empty]
     optional = [one for one in others if one.default is not inspect.Parameter.empty]
-    expanded.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for one in (*required, *options, *optional)
-        ]
-    )
-    expanded.__annotations__ = {one.name: one.annotation for one in options} | hints
+    options = [_option(name, field) for name, field in fields.items()]
+    _set_parameters(expanded, *required, *options, *optional)
     return expanded
+
+
+def _set_parameters(command: Callable[..., None], *parameters: inspect.Parameter) -> None:
+    """Let Typer see these parameters instead of those of the function."""
+    named = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    command.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
+    command.__annotations__ = {}
+
+
+def _parameter(name: str, default: object, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
 
 
 def parse_time(option: str, text: str | None) -> datetime | None:
@@ -82,9 +126,7 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
     kind: Any = str if _is_time(field) else _plain_type(field)
     default = None if field.default is None else field.get_default()
     annotation = Annotated[Optional[kind], typer.Option(*names, help=field.description)]  # noqa: UP045
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-    )
+    return _parameter(name, default, annotation)
 
 
 def _plain_type(field: FieldInfo) -> Any:
