@@ -53,10 +53,10 @@ class Query:
         )
 
     def renamed(self, **names: str) -> "Query":
-        """The same query with other tables or columns. Not for names from outside."""
+        """The same query with other words, such as tables or columns. Not for text from outside."""
         words = re.compile(rf"\b({'|'.join(names)})\b")
         sql = words.sub(lambda found: names[found[1]], self.sql)
-        return Query(f"{self.name}_on_{'_'.join(names.values())}", sql, self.parameters)
+        return Query(self.name, sql, self.parameters)
 
     async def rows(self, connection: Connection, **values: object) -> Sequence[asyncpg.Record]:
         """All rows. A missing or surplus parameter is a KeyError or TypeError."""

@@ -23,6 +23,7 @@ from paidonce.db.queries import Connection, Query, WrittenRow, load_queries
 from paidonce.notifications import store as notifications_store
 from paidonce.processing.items import EventKey, Rules
 from paidonce.processing.rows import (
+    PAYMENT_COLUMNS,
     StoredKey,
     key_row,
     order_row,
@@ -35,7 +36,11 @@ from paidonce.processing.rows import (
     wallet_row,
 )
 
-QUERIES: Final = load_queries(__file__)
+_COLUMNS: Final = {
+    "payment_columns": ", ".join(PAYMENT_COLUMNS),
+    "new_payment_values": ", ".join(f"{name} = c.{name}" for name in PAYMENT_COLUMNS),
+}
+QUERIES: Final = {name: query.renamed(**_COLUMNS) for name, query in load_queries(__file__).items()}
 _LOAD_WITHOUT_LOCKS: Final = QUERIES["load"].without("locks")
 
 MAX_OF_ORDER: Final = 64
