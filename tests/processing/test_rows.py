@@ -167,23 +167,10 @@ async def test_every_column_of_an_order_is_written_and_loaded_by_its_name(shop: 
         user_id=await shop.user("p@example.com"),
         email="P@example.com",
         plan_id="plan",
-        sources=frozenset({shop.source.id}),
+        sources=(shop.source.id,),
     )
     async with shop.database.transaction() as connection:
-        await linking_store.create_order(
-            connection,
-            linking_store.NewOrder(
-                made.id,
-                made.reference,
-                made.kind,
-                made.amount,
-                b"hash".ljust(32),
-                made.user_id,
-                made.email,
-                made.plan_id,
-                sources=[shop.source.id],
-            ),
-        )
+        await linking_store.create_order(connection, made, b"same")
     paid = replace(
         made,
         status=OrderStatus.PAID,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, assert_never
+from typing import Final, TypeVar, assert_never
 
 from paidonce.core.email import email_key
 from paidonce.core.events import (
@@ -23,6 +23,8 @@ from paidonce.core.events import (
     UserId,
 )
 from paidonce.core.money import Money
+
+T = TypeVar("T", Money, str, datetime)
 
 
 class PaymentStatus(StrEnum):
@@ -181,7 +183,7 @@ def merge(one: Facts, other: Facts) -> Facts:
     if one.is_expired != other.is_expired:
         one, other = _without_expired_money(one, other), _without_expired_money(other, one)
     captured = _larger(one.captured, other.captured)
-    refund_currency = _larger_text(one.refund_currency, other.refund_currency)
+    refund_currency = _larger(one.refund_currency, other.refund_currency)
     return Facts(
         captured=captured,
         refund_total_minor=max(one.refund_total_minor, other.refund_total_minor),
@@ -193,8 +195,8 @@ def merge(one: Facts, other: Facts) -> Facts:
         canceled_at=_earlier(one.canceled_at, other.canceled_at),
         refunded_at=_earlier(one.refunded_at, other.refunded_at),
         processing_at=_earlier(one.processing_at, other.processing_at),
-        disputed_at=_later(one.disputed_at, other.disputed_at),
-        dispute_won_at=_later(one.dispute_won_at, other.dispute_won_at),
+        disputed_at=_larger(one.disputed_at, other.disputed_at),
+        dispute_won_at=_larger(one.dispute_won_at, other.dispute_won_at),
         is_expired=one.is_expired or other.is_expired,
     )
 
@@ -359,13 +361,8 @@ def _paid_at(event: PaymentEvent, at: datetime) -> datetime | None:
     return (event.paid_at or at) if event.amount else None
 
 
-def _larger(one: Money | None, other: Money | None) -> Money | None:
-    if one is None or other is None:
-        return one or other
-    return max(one, other)
-
-
-def _larger_text(one: str | None, other: str | None) -> str | None:
+def _larger(one: T | None, other: T | None) -> T | None:
+    """The larger amount or the later time, if both are known."""
     if one is None or other is None:
         return one or other
     return max(one, other)
@@ -375,12 +372,6 @@ def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
     if one is None or other is None:
         return one or other
     return min(one, other)
-
-
-def _later(one: datetime | None, other: datetime | None) -> datetime | None:
-    if one is None or other is None:
-        return one or other
-    return max(one, other)
 
 
 def _merge_refunds(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:

@@ -169,7 +169,7 @@ def read_order(cells: Sequence[Any]) -> Order:
         email,
         plan_id,
         wallet_id,
-        None if sources is None else frozenset(sources),
+        None if sources is None else tuple(sources),
         OrderStatus(status),
         *others,
     )

@@ -17,7 +17,6 @@ from paidonce.core.orders import Order
 from paidonce.core.payments import Payment
 from paidonce.core.state import Rows, State
 from paidonce.core.subscriptions import Subscription
-from paidonce.core.tally import TallyRow
 from paidonce.core.wallets import Wallet
 from paidonce.db.queries import Connection, Query, WrittenRow, load_queries
 from paidonce.notifications import store as notifications_store
@@ -106,7 +105,7 @@ class Changes:
     messages: list[WrittenRow] = field(default_factory=list)
     message_counts: Counter[PaymentId] = field(default_factory=Counter)
     queued: list[WrittenRow] = field(default_factory=list)
-    counts: list[TallyRow] = field(default_factory=list)
+    counts: list[WrittenRow] = field(default_factory=list)
     audit: list[WrittenRow] = field(default_factory=list)
     notifications: list[WrittenRow] = field(default_factory=list)
     callbacks: list[WrittenRow] = field(default_factory=list)  # for the payout service
@@ -234,7 +233,7 @@ async def _write_common(connection: Connection, changes: Changes) -> None:
         "events": changes.events,
         "messages": changes.messages,
         "queued": changes.queued,
-        "counts": list(changes.counts),
+        "counts": changes.counts,
     }
     expected = sum(map(len, rows.values()))
     if expected > 0:
