@@ -16,7 +16,6 @@ from paidonce.core.orders import Kind, Order
 from paidonce.errors import DatabaseUnavailableError, TimestampExpiredError
 from paidonce.hooks.registry import Handlers, HookEvent, HookType
 from paidonce.inbox import group as groups
-from paidonce.inbox.confirmation import Approver
 from paidonce.inbox.group import Group
 from paidonce.inbox.intake import Intake
 from paidonce.linking.linker import Linker
@@ -290,7 +289,7 @@ async def door(shop: Stage) -> AsyncIterator[Door]:
     group = Group(shop.database, shop.rules, max_waiting=100)
     group.start()
     sources = {shop.source.name: shop.source}
-    yield Door(Intake(group, Approver(shop.database), sources, is_queued=False), shop)
+    yield Door(Intake(group, shop.database, sources, is_queued=False), shop)
     await group.stop()
 
 

@@ -18,6 +18,7 @@ from paidonce.core.events import (
     PaymentEvent,
     PaymentId,
     Reason,
+    ReceivedEvent,
     SourceId,
     SubscriptionId,
     UserId,
@@ -209,34 +210,22 @@ def is_out_of_order(facts: Facts, event: PaymentEvent) -> bool:
     return _STEP_OF_EVENT.get(event.event_type, reached) < reached
 
 
-def new_payment(
-    payment_id: PaymentId,
-    source_id: SourceId,
-    event: PaymentEvent,
-    received_at: datetime,
-    is_test: bool = False,
-    is_expired: bool = False,
-) -> Payment:
+def new_payment(payment_id: PaymentId, event: PaymentEvent, received: ReceivedEvent) -> Payment:
     """The payment of an event that is the first about it."""
     return Payment(
         id=payment_id,
-        source_id=source_id,
+        source_id=received.source_id,
         ids=event.ids,
-        facts=facts_from_event(event, received_at, is_expired),
+        facts=facts_from_event(event, received.received_at, received.is_expired),
         order=event.order,
         email=event.email,
         plan_id=event.plan_id,
-        is_test=is_test,
+        is_test=received.is_test,
     )
 
 
 def merge_event(
-    payment: Payment,
-    ids: tuple[ExternalId, ...],
-    event: PaymentEvent,
-    received_at: datetime,
-    link_by_email: bool,
-    is_expired: bool = False,
+    payment: Payment, ids: tuple[ExternalId, ...], event: PaymentEvent, received: ReceivedEvent
 ) -> Payment:
     """Merge an event into the payment, under these ids.
 
@@ -247,16 +236,16 @@ def merge_event(
     merged = event
     if is_foreign and payment.facts.captured is not None:
         merged = replace(event, refunded=None, refund=None)
+    facts = facts_from_event(merged, received.received_at, received.is_expired)
+    contests = is_foreign or has_link_conflict(payment, event, received.link_by_email)
     return replace(
         payment,
         ids=payment.ids + tuple(one for one in ids if one not in payment.ids),
-        facts=merge(payment.facts, facts_from_event(merged, received_at, is_expired)),
+        facts=merge(payment.facts, facts),
         order=payment.order if _is_bound(payment) else payment.order or event.order,
         email=payment.email or event.email,
         plan_id=payment.plan_id or event.plan_id,
-        is_contested=(
-            payment.is_contested or has_link_conflict(payment, event, link_by_email) or is_foreign
-        ),
+        is_contested=payment.is_contested or contests,
     )
 
 

@@ -74,6 +74,14 @@ class Query:
         """Run it for its effect; returns the command tag, such as `INSERT 0 1`."""
         return await connection.execute(self.sql, *self._arguments(values))
 
+    async def run_with_rows(
+        self, connection: Connection, rows: Sequence[WrittenRow], **others: object
+    ) -> str:
+        """Run it with an array for each column of the rows, in the order of its parameters."""
+        names = [name for name in self.parameters if name not in others]
+        arrays = dict(zip(names, zip(*rows, strict=True), strict=True))
+        return await self.run(connection, **arrays, **others)
+
     def _arguments(self, values: dict[str, object]) -> list[object]:
         if len(values) != len(self.parameters):
             surplus = values.keys() - set(self.parameters)

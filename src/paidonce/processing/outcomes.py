@@ -11,7 +11,7 @@ from paidonce.core.email import mask_email
 from paidonce.core.events import Code, PaymentEvent
 from paidonce.processing.items import (
     BatchResult,
-    Incoming,
+    EventItem,
     QueuedEvent,
     Reapply,
     Rejected,
@@ -85,9 +85,7 @@ def _lines(results: Iterable[Result], finished_s: float) -> Iterable[OutcomeLine
             yield _line(result, result.item, finished_s)
 
 
-def _line(
-    result: Result, item: Incoming | Rejected | QueuedEvent, finished_s: float
-) -> OutcomeLine:
+def _line(result: Result, item: EventItem, finished_s: float) -> OutcomeLine:
     """The line of an event. Of a refused delivery: what it says, and why it is refused."""
     identity, outcome, decision = item.identity, result.outcome, result.decision
     code: str | None = outcome.code if outcome else None
@@ -139,5 +137,5 @@ def _line(
     )
 
 
-def _duration_ms(item: Incoming | Rejected | QueuedEvent, finished_s: float) -> float:
+def _duration_ms(item: EventItem, finished_s: float) -> float:
     return round((finished_s - item.request.started_s) * 1000, 3)

@@ -84,6 +84,12 @@ subscription_rows AS (
      ORDER BY s.id
        FOR NO KEY UPDATE SKIP LOCKED  -- locks
 ),
+locked_payments AS (
+    SELECT p.id, p.order_reference
+      FROM payments AS p
+     WHERE p.id IN (SELECT payment_id FROM wanted_payments)
+       AND (p.id, p.version) NOT IN (SELECT id, version FROM payment_rows)
+),
 wallet_rows AS (
     SELECT w.id, w.owner, w.currency, w.balance_minor, w.reserved_minor, w.receivable_minor,
            w.version
@@ -106,10 +112,7 @@ SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
               WHERE r.payment_id IN (SELECT id FROM payment_rows)) AS refunds,
        ARRAY(SELECT u FROM found_users AS u) AS users,
        ARRAY(SELECT s FROM subscription_rows AS s) AS subscriptions,
-       ARRAY(SELECT p.id FROM payments AS p
-              WHERE p.id IN (SELECT payment_id FROM wanted_payments)
-                AND (p.id, p.version) NOT IN (SELECT id, version FROM payment_rows))
-           AS locked_payments,
+       ARRAY(SELECT id FROM locked_payments) AS locked_payments,
        ARRAY(SELECT w.user_id FROM wanted_subscriptions AS w
               WHERE w.id NOT IN (SELECT id FROM subscription_rows)) AS locked_users,
        ARRAY(SELECT w.reference FROM wanted_orders AS w
@@ -117,10 +120,8 @@ SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
                  OR (w.wallet_id IS NOT NULL
                      AND w.wallet_id NOT IN (SELECT id FROM wallet_rows))
              UNION
-             SELECT p.order_reference FROM payments AS p
-              WHERE p.id IN (SELECT payment_id FROM wanted_payments)
-                AND (p.id, p.version) NOT IN (SELECT id, version FROM payment_rows)
-                AND p.order_reference IS NOT NULL) AS locked_orders,
+             SELECT order_reference FROM locked_payments WHERE order_reference IS NOT NULL)
+           AS locked_orders,
        clock_timestamp() AS now;
 
 -- name: write
@@ -315,17 +316,18 @@ SELECT * FROM unnest(
 -- In the order of the digests, so that two transactions cannot deadlock. Waits for a transaction that
 -- is recording the same nonce.
 INSERT INTO nonces (source_id, digest, fingerprint, fingerprint_version)
-SELECT n.source_id, n.digest, n.fingerprint, n.fingerprint_version
-  FROM unnest(:source_id::smallint[], :digest::bytea[], :fingerprint::bytea[],
-              :fingerprint_version::smallint[])
-       AS n (source_id, digest, fingerprint, fingerprint_version)
+SELECT n.source_id, n.digest, n.fingerprint, :fingerprint_version
+  FROM unnest(:source_id::smallint[], :digest::bytea[], :fingerprint::bytea[])
+       AS n (source_id, digest, fingerprint)
  ORDER BY n.source_id, n.digest
 ON CONFLICT DO NOTHING;
 
 -- name: recorded_nonces
-SELECT n.source_id, n.digest, n.fingerprint, n.fingerprint_version
+-- Fingerprints of other versions cannot be compared.
+SELECT n.source_id, n.digest, n.fingerprint
   FROM unnest(:source_id::smallint[], :digest::bytea[]) AS wanted (source_id, digest)
-  JOIN nonces AS n USING (source_id, digest);
+  JOIN nonces AS n USING (source_id, digest)
+ WHERE n.fingerprint_version = :fingerprint_version;
 
 -- name: begin_hooks
 -- From here on the transaction cannot be committed, and statements have a timeout. The settings that

@@ -218,7 +218,7 @@ def event_update_row(
 
 
 def callback_row(item: Incoming | QueuedEvent, event: PaymentEvent) -> WrittenRow | None:
-    """The callback for the payout service, in the order of `store.CALLBACK_COLUMNS`.
+    """The callback for the payout service, in the order of the query `write_callbacks`.
 
     None for refunds and disputes: the service does not handle them.
     """
