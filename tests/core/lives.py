@@ -13,7 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from paidonce.core.apply import ApplyContext, apply
-from paidonce.core.decide import ReceivedEvent, decide
+from paidonce.core.decide import decide
 from paidonce.core.email import email_key
 from paidonce.core.events import (
     EventType,
@@ -21,6 +21,7 @@ from paidonce.core.events import (
     OrderId,
     PaymentEvent,
     PaymentId,
+    ReceivedEvent,
     SourceId,
     UserId,
     WalletId,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paidonce.core.decide import ReceivedEvent, decide
+from paidonce.core.decide import decide
 from paidonce.core.events import (
     Code,
     EventStatus,
@@ -18,6 +18,7 @@ from paidonce.core.events import (
     ExternalId,
     Ignored,
     PaymentEvent,
+    ReceivedEvent,
     Refund,
     SourceId,
     UserId,

@@ -38,7 +38,7 @@ SOURCES: Final = (SourceId(1), SourceId(2))
 
 ORDERS: Final = {
     "order": order_of(Kind.ORDER, "order"),
-    "picky": order_of(Kind.BOOKING, "picky", sources=frozenset({SourceId(1)})),
+    "picky": order_of(Kind.BOOKING, "picky", sources=(SourceId(1),)),
     "booking": order_of(Kind.BOOKING, "booking"),
     "wallet": order_of(Kind.WALLET, "wallet"),
     "top-up": order_of(Kind.WALLET, "top-up"),

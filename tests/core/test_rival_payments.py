@@ -180,7 +180,7 @@ def test_a_mismatching_payment_never_takes_the_place(
     misfit: PaymentEvent, source: SourceId, code: Code | None, first: bool
 ) -> None:
     """PAY-4 PAY-7: nor does it stand in the way of what fits."""
-    world = world_with(order_of(Kind.BOOKING, sources=frozenset({SourceId(1)})))
+    world = world_with(order_of(Kind.BOOKING, sources=(SourceId(1),)))
     events = [(paid("a", 1), SourceId(1)), (misfit, source)]
     for event, by in events[::-1] if first else events:
         world, _ = heard_and_decided(world, event, source=by)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paidonce.core.decide import ReceivedEvent, decide
-from paidonce.core.events import ExternalId, PaymentEvent, PaymentId
+from paidonce.core.decide import decide
+from paidonce.core.events import ExternalId, PaymentEvent, PaymentId, ReceivedEvent
 from paidonce.core.payments import Facts, Payment, merge_payments
 from tests.core.test_facts import (
     FAILED,

@@ -144,16 +144,16 @@ GUARDS: Final = (
         "the version of payments",
         "PAY-3",
         _SETTLEMENT,
-        "       AND p.version = c.version\n",
-        "",
+        "p.id = c.id AND p.version = c.version\n",
+        "p.id = c.id\n",
         f"{_SETTLE}a_payment_that_changed_since_it_was_read_is_not_overwritten",
     ),
     Guard(
         "the version of subscriptions",
         "PAY-3",
         _SETTLEMENT,
-        "       AND s.version = c.version\n",
-        "",
+        "s.id = c.id AND s.version = c.version\n",
+        "s.id = c.id\n",
         f"{_SETTLE}a_subscription_that_changed_since_it_was_read_is_not_overwritten",
         is_kin=True,
     ),
@@ -264,8 +264,8 @@ GUARDS: Final = (
         "the version of orders",
         "PAY-3",
         _SETTLEMENT,
-        "       AND o.version = c.version\n",
-        "",
+        "o.id = c.id AND o.version = c.version\n",
+        "o.id = c.id\n",
         f"{_ORDER_RACES}a_row_that_changed_since_it_was_read_is_not_overwritten[orders]",
         is_kin=True,
     ),
@@ -273,8 +273,8 @@ GUARDS: Final = (
         "the version of wallets",
         "PAY-3",
         _SETTLEMENT,
-        "       AND w.version = c.version\n",
-        "",
+        "w.id = c.id AND w.version = c.version\n",
+        "w.id = c.id\n",
         f"{_ORDER_RACES}a_row_that_changed_since_it_was_read_is_not_overwritten[wallets]",
         is_kin=True,
     ),
@@ -395,14 +395,15 @@ GUARDS: Final = (
         "the commit before the answer",
         "REC-2",
         "processing/transactions.py",
-        "            async with self._connection.transaction():\n"
-        "                return await process(self._connection, items, self._rules)\n",
-        "            transaction = self._connection.transaction()\n"
+        "            async with connection.transaction():\n"
+        "                return await process(connection, items, self._rules)\n",
+        "            import asyncio\n"
+        "            transaction = connection.transaction()\n"
         "            await transaction.start()\n"
-        "            settled = await settle(self._connection, items, self._rules)\n"
+        "            processed = await process(connection, items, self._rules)\n"
         "            commit = lambda: asyncio.ensure_future(transaction.commit())\n"
         "            asyncio.get_running_loop().call_later(0.5, commit)\n"
-        "            return settled\n",
+        "            return processed\n",
         "tests/inbox/test_group_commit.py::test_what_was_answered_can_be_seen_by_everybody",
         is_kin=True,
     ),
@@ -930,8 +931,8 @@ GUARDS: Final = (
         "the question that is not approved",
         "PRV-3",
         "inbox/confirmation.py",
-        "        if row is None:\n",
-        "        if False:\n",
+        "    if row is None:\n",
+        "    if False:\n",
         f"{_DOOR}a_payment_is_approved_if_an_order_waits_for_it[inline-no order]",
         is_kin=True,
     ),
@@ -976,7 +977,7 @@ GUARDS: Final = (
         "the meaning of a nonce",
         "SEC-3",
         "processing/nonces.py",
-        "first.fingerprint != use.fingerprint",
+        "recorded.get(key, meaning) != meaning",
         "True",
         f"{_NONCES}a_nonce_with_the_same_meaning_is_a_duplicate",
         is_kin=True,

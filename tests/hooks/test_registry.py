@@ -12,7 +12,7 @@ import pytest
 
 import paidonce
 from paidonce.core.apply import ApplyContext, apply
-from paidonce.core.decide import ReceivedEvent, decide
+from paidonce.core.decide import decide
 from paidonce.core.events import (
     PROCESSED,
     Code,
@@ -21,6 +21,7 @@ from paidonce.core.events import (
     ExternalId,
     PaymentEvent,
     PaymentId,
+    ReceivedEvent,
     SourceId,
     parse_reason,
 )

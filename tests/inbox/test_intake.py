@@ -13,7 +13,6 @@ import pytest_asyncio
 from paidonce.bootstrap.services import Services
 from paidonce.errors import InvalidSignatureError, MalformedError, RejectedError
 from paidonce.inbox import evidence
-from paidonce.inbox.confirmation import Approver
 from paidonce.inbox.evidence import MAX_EVIDENCE_PER_ADDRESS
 from paidonce.inbox.group import Group
 from paidonce.inbox.intake import Intake
@@ -37,8 +36,7 @@ async def door(shop: Stage) -> AsyncIterator[Intake]:
     group = Group(shop.database, shop.rules, max_waiting=1_000)
     group.start()
     source = replace(shop.source, provider=Signed())
-    approver = Approver(shop.database)
-    yield Intake(group, approver, {source.name: source}, is_queued=False)
+    yield Intake(group, shop.database, {source.name: source}, is_queued=False)
     await group.stop()
 
 

@@ -20,7 +20,6 @@ from paidonce.errors import (
     TimestampExpiredError,
 )
 from paidonce.inbox import intake
-from paidonce.inbox.confirmation import Approver
 from paidonce.inbox.group import Group
 from paidonce.inbox.intake import Intake
 from paidonce.lookup.worker import LookupWorker
@@ -69,10 +68,9 @@ class Door:
 async def opened(stage: Stage, gateway: Gateway, is_queued: bool) -> AsyncIterator[Door]:
     group = Group(stage.database, stage.rules, max_waiting=1_000)
     group.start()
-    approver = Approver(stage.database)
     sources = {stage.source.name: stage.source}
     asker = LookupWorker(stage.database, stage.rules, timeouts=QUICK)
-    yield Door(Intake(group, approver, sources, is_queued), stage, asker, gateway)
+    yield Door(Intake(group, stage.database, sources, is_queued), stage, asker, gateway)
     await asker.close()
     await group.stop()
 

@@ -9,18 +9,16 @@ from typing import Any, ClassVar, Final
 import pytest
 import pytest_asyncio
 
-from paidonce.core.events import DEFERRED, EventType, PaymentEvent, PaymentId
+from paidonce.core.events import DEFERRED, EventType, OrderId, PaymentEvent, PaymentId
 from paidonce.core.money import Money
 from paidonce.core.notifications import NotificationKind
-from paidonce.core.orders import Kind
+from paidonce.core.orders import Kind, Order
 from paidonce.errors import DatabaseUnavailableError, TimestampExpiredError
 from paidonce.hooks.registry import Handlers, HookEvent, HookType
 from paidonce.inbox import group as groups
-from paidonce.inbox.confirmation import Approver
 from paidonce.inbox.group import Group
 from paidonce.inbox.intake import Intake
 from paidonce.linking.linker import Linker
-from paidonce.linking.store import NewOrder
 from paidonce.processing.items import Incoming, Item, Link, QueueName, Rejected, Request, ResultKind
 from paidonce.processing.transactions import Processor
 from paidonce.providers.contract import Delivery
@@ -119,8 +117,8 @@ async def test_no_user_order_or_link_applies_an_expired_capture(
     await linker.link(payment_id, Link(user_id=user.id), "somebody", "payment_linked")
     await assert_listed(shop, "p")
     await processor.process([late(shop.paid("q", email=None, order="o"))])
-    order = NewOrder(payment_id, "o", Kind.ORDER, Money(99_000, "RUB"), b"same")
-    await linker.create_order(order, "somebody")
+    order = Order(OrderId(payment_id), "o", Kind.ORDER, Money(99_000, "RUB"))
+    await linker.create_order(order, b"same", "somebody")
     await assert_listed(shop, "q")
     assert (await shop.one("SELECT status FROM orders"))["status"] == "PENDING"
 
@@ -291,7 +289,7 @@ async def door(shop: Stage) -> AsyncIterator[Door]:
     group = Group(shop.database, shop.rules, max_waiting=100)
     group.start()
     sources = {shop.source.name: shop.source}
-    yield Door(Intake(group, Approver(shop.database), sources, is_queued=False), shop)
+    yield Door(Intake(group, shop.database, sources, is_queued=False), shop)
     await group.stop()
 
 

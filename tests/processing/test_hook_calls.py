@@ -12,15 +12,14 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from paidonce.core.events import DEFERRED, EventType, PaymentId
+from paidonce.core.events import DEFERRED, EventType, OrderId, PaymentId
 from paidonce.core.money import Money
-from paidonce.core.orders import Kind
+from paidonce.core.orders import Kind, Order
 from paidonce.core.retry import RetryPolicy
 from paidonce.db.pool import Database
 from paidonce.errors import Reject, Retry
 from paidonce.hooks.registry import Handler, Handlers, HookEvent, HookType
 from paidonce.linking.linker import Linker
-from paidonce.linking.store import NewOrder
 from paidonce.processing.items import Incoming, Link, QueueName, ResultKind, Rules
 from paidonce.processing.transactions import Processor
 from paidonce.queue.worker import Worker
@@ -30,7 +29,7 @@ TIMEOUT_S: Final = 0.3
 WRITE: Final = "INSERT INTO parcels (occasion, payment_id, amount_minor) VALUES ($1, $2, $3)"
 
 
-ORDER: Final = NewOrder(UUID(int=1), "o-1", Kind.ORDER, Money(99_000, "RUB"), b"digest".ljust(32))
+ORDER: Final = Order(OrderId(UUID(int=1)), "o-1", Kind.ORDER, Money(99_000, "RUB"))
 
 
 async def write(hook_event: HookEvent) -> None:
@@ -429,7 +428,7 @@ async def test_creating_an_order_calls_the_handlers_of_its_payments(shop: Shop) 
     item = await shop.stored(shop.stage.paid("p", order="o-1"))
     await shop.work()
     assert (await shop.event(item))[1] == "ORDER_MISSING"
-    await Linker(shop.stage.database, shop.rules).create_order(ORDER, "somebody")
+    await Linker(shop.stage.database, shop.rules).create_order(ORDER, b"same", "somebody")
     assert await shop.parcels() == [("payment.succeeded", 99_000)]
     (call,) = shop.calls
     assert call.order is not None

@@ -170,8 +170,7 @@ async def test_a_batch_without_nonces_queries_none(shop: Stage, processor: Proce
     await shop.user("one@example.com")
     await processor.process([paid(shop, "first", nonce=None)])
     asked: list[str] = []
-    connection = processor._connection
-    assert connection is not None
+    connection = await processor._connection.get()
     with connection.query_logger(lambda one: asked.append(one.query)):
         await processor.process([paid(shop, "p", nonce=None)])
     await asyncio.sleep(0)  # the driver tells of a query a moment later

@@ -67,7 +67,7 @@ async def _twice_paid_order(till: Till, name: str) -> None:
 
 async def _create(till: Till, name: str) -> None:
     row = await till.stage.one("SELECT id FROM wallets WHERE owner = $1", name)
-    await till.linker.create_order(till.new_order(name, row["id"]), "somebody")
+    await till.linker.create_order(till.new_order(name, row["id"]), b"same", "somebody")
 
 
 def _pay(letter: str) -> Callable[[Till, str], Awaitable[object]]:
@@ -204,7 +204,7 @@ async def test_a_new_order_finds_a_payment_that_is_being_processed(till: Till) -
         await transaction.start()
         (result,) = (await process(holder, [till.paid("p", "order")], till.stage.rules)).results
         assert result.kind is ResultKind.UNLINKED
-        created = till.linker.create_order(till.new_order("order", wallet_id), "somebody")
+        created = till.linker.create_order(till.new_order("order", wallet_id), b"same", "somebody")
         task = asyncio.ensure_future(created)
         await somebody_waits(watcher)
         await transaction.commit()
@@ -219,7 +219,7 @@ async def test_a_payment_finds_an_order_that_is_being_created(till: Till) -> Non
     item = till.paid("p", "order")
     async with till.stage.database.transaction() as holder:
         await processing_store.lock_name(holder, blocked_on_order("order"))
-        await linking_store.create_order(holder, till.new_order("order", wallet_id))
+        await linking_store.create_order(holder, till.new_order("order", wallet_id), b"same")
         (result,) = (await processor.process([item])).results
         assert result.kind is ResultKind.LOCKED
     await processor.close()

@@ -29,6 +29,7 @@ from paidonce.notifications import store as notifications_store
 from paidonce.processing import nonces
 from paidonce.processing import store as processing_store
 from paidonce.processing.items import QueueName
+from paidonce.providers.contract import FINGERPRINT_VERSION
 from paidonce.queue import store as queue_store
 from paidonce.replay import store as replay_store
 
@@ -473,7 +474,9 @@ async def test_nonces_are_found_by_an_index(pinned: Connection) -> None:
     rows = await pinned.fetch("SELECT digest FROM nonces LIMIT 64")
     digests = [row["digest"] for row in rows]
     query = nonces.QUERIES["recorded_nonces"]
-    nodes = await explained(pinned, query, source_id=[1] * 64, digest=digests)
+    nodes = await explained(
+        pinned, query, source_id=[1] * 64, digest=digests, fingerprint_version=FINGERPRINT_VERSION
+    )
     assert_no_table_is_read_through(nodes)
     assert_few_rows_are_touched(nodes, 64)
 

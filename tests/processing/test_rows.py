@@ -7,13 +7,23 @@ from typing import Any, Final
 import pytest
 from uuid_utils.compat import uuid7
 
-from paidonce.core.events import PROCESSED, Code, ExternalId, PaymentId, SubscriptionId, UserId
+from paidonce.core.events import (
+    PROCESSED,
+    Code,
+    ExternalId,
+    OrderId,
+    PaymentId,
+    SubscriptionId,
+    UserId,
+)
 from paidonce.core.money import Money
+from paidonce.core.orders import Kind, Order, OrderStatus
 from paidonce.core.payments import Facts, Payment
 from paidonce.core.subscriptions import Subscription, SubscriptionStatus
 from paidonce.db.queries import WrittenRow
+from paidonce.linking import store as linking_store
 from paidonce.processing import store
-from paidonce.processing.rows import event_row, payment_row, subscription_row
+from paidonce.processing.rows import event_row, order_row, payment_row, subscription_row
 from paidonce.processing.store import Changes, LoadKeys
 from tests.support.batches import Stage
 
@@ -145,6 +155,51 @@ async def test_every_column_of_a_subscription_is_written_by_its_name(shop: Stage
     expected = await by_attribute(shop, "written_subscription", row)
     stored = await shop.one("SELECT * FROM subscriptions")
     assert {name: stored[name] for name in expected} == expected
+
+
+async def test_every_column_of_an_order_is_written_and_loaded_by_its_name(shop: Stage) -> None:
+    """FUL-2 DAT-1"""
+    made = Order(
+        id=OrderId(uuid7()),
+        reference="reference",
+        kind=Kind.BOOKING,
+        amount=Money(1000, "RUB"),
+        user_id=await shop.user("p@example.com"),
+        email="P@example.com",
+        plan_id="plan",
+        sources=(shop.source.id,),
+    )
+    async with shop.database.transaction() as connection:
+        await linking_store.create_order(connection, made, b"same")
+    paid = replace(
+        made,
+        status=OrderStatus.PAID,
+        applied_payment_id=PaymentId(uuid7()),
+        paid_at=hours(1),
+        fulfilled_at=hours(4),
+    )
+    refunded = replace(
+        paid,
+        status=OrderStatus.REFUNDED,
+        applied_payment_id=None,
+        canceled_at=hours(2),
+        refunded_at=hours(3),
+        reversed_at=hours(5),
+        version=2,
+    )
+    for order in (paid, refunded):
+        async with shop.database.transaction() as connection:
+            await store.write(connection, Changes(orders=[order]), NOW)
+        expected = await by_attribute(shop, "written_order", order_row(order))
+        stored = await shop.one("SELECT * FROM orders")
+        assert {name: stored[name] for name in expected} == {
+            **expected,
+            "version": order.version + 1,
+        }
+        keys = LoadKeys(references={made.reference})
+        async with shop.database.connection() as connection:
+            loaded = await store.load_without_locks(connection, keys, shop.rules)
+        assert loaded.state.orders == {made.reference: replace(order, version=order.version + 1)}
 
 
 async def test_every_column_of_an_event_is_written_by_its_name(shop: Stage) -> None:

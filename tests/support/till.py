@@ -5,12 +5,11 @@ from typing import Any, Final, cast
 
 from uuid_utils.compat import uuid7
 
-from paidonce.core.events import EventType, WalletId
+from paidonce.core.events import EventType, OrderId, WalletId
 from paidonce.core.money import Money
-from paidonce.core.orders import Kind
+from paidonce.core.orders import Kind, Order
 from paidonce.errors import ConflictError
 from paidonce.linking.linker import Linker
-from paidonce.linking.store import NewOrder
 from paidonce.processing.items import Incoming, ResultKind
 from paidonce.processing.transactions import Processor
 from paidonce.wallet import store as wallet_store
@@ -29,7 +28,7 @@ class Till:
     async def order(self, reference: str) -> WalletId:
         """An order of a top-up, and its own wallet."""
         wallet_id = await self.wallet(reference)
-        await self.linker.create_order(self.new_order(reference, wallet_id), "somebody")
+        await self.linker.create_order(self.new_order(reference, wallet_id), b"same", "somebody")
         return wallet_id
 
     async def wallet(self, reference: str) -> WalletId:
@@ -37,9 +36,9 @@ class Till:
             row, _ = await wallet_store.create_wallet(connection, uuid7(), reference, "RUB")
         return WalletId(row["id"])
 
-    def new_order(self, reference: str, wallet_id: WalletId) -> NewOrder:
+    def new_order(self, reference: str, wallet_id: WalletId) -> Order:
         amount = Money(PRICE, "RUB")
-        return NewOrder(uuid7(), reference, Kind.WALLET, amount, b"same", wallet_id=wallet_id)
+        return Order(OrderId(uuid7()), reference, Kind.WALLET, amount, wallet_id=wallet_id)
 
     def paid(self, payment: str, reference: str, **said: Any) -> Incoming:
         return self.stage.paid(payment, email=None, order=reference, **said)

@@ -22,13 +22,12 @@ from hypothesis.stateful import (
 from uuid_utils.compat import uuid7
 
 from paidonce.bootstrap.services import Services
-from paidonce.core.events import EventType, WalletId
+from paidonce.core.events import EventType, OrderId, WalletId
 from paidonce.core.money import Money
-from paidonce.core.orders import Kind
+from paidonce.core.orders import Kind, Order
 from paidonce.db.pool import Database, open_database
 from paidonce.db.queries import Connection
 from paidonce.linking.linker import Linker
-from paidonce.linking.store import NewOrder
 from paidonce.processing.items import Incoming, ResultKind
 from paidonce.processing.transactions import Processor
 from paidonce.wallet import store
@@ -126,8 +125,9 @@ class Wallets(RuleBasedStateMachine):
 
     async def _paid(self, number: int, purse: str, amount: int) -> None:
         reference, price = self._reference(number), Money(amount, "RUB")
-        order = NewOrder(uuid7(), reference, Kind.WALLET, price, b"same", wallet_id=self.ids[purse])
-        await self.house.linker.create_order(order, "somebody")
+        order_id, wallet_id = OrderId(uuid7()), self.ids[purse]
+        order = Order(order_id, reference, Kind.WALLET, price, wallet_id=wallet_id)
+        await self.house.linker.create_order(order, b"same", "somebody")
         said: dict[str, Any] = {"amount_minor": amount, "currency": "RUB"}
         await self._processed(
             self.house.stage.event(EventType.PAID, reference, order=reference, **said)

@@ -22,7 +22,7 @@ async def test_top_ups_and_refunds_while_the_money_is_spent(shop: Stage) -> None
     wallet_id = await till.wallet("one")
     for number in range(NUMBER):
         order = till.new_order(f"o-{number}", wallet_id)
-        await till.linker.create_order(order, "somebody")
+        await till.linker.create_order(order, b"same", "somebody")
     services = [WalletCommands(shop.database), WalletCommands(shop.database)]
 
     async def gateway(number: int) -> None:

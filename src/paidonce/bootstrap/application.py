@@ -29,7 +29,6 @@ from paidonce.core.actors import Scope as KeyScope
 from paidonce.db.pool import Database
 from paidonce.errors import ConfigurationError, InvalidRequestError
 from paidonce.guard.setup import GuardComponents, build_guard
-from paidonce.inbox.confirmation import Approver
 from paidonce.inbox.edge import Edge, Receive, Scope, Send, is_delivery, path_within
 from paidonce.inbox.group import Group
 from paidonce.inbox.intake import Intake
@@ -111,7 +110,7 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
         )
         await stack.enter_async_context(background.running())
         group = Group(database, rules, settings.server.max_waiting, wakeup)
-        intake = Intake(group, Approver(database), sources, settings.server.mode == "queued")
+        intake = Intake(group, database, sources, settings.server.mode == "queued")
         receiving = Supervisor()
         guard = None
         if Role.WEB in roles:

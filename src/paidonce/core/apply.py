@@ -18,8 +18,8 @@ from paidonce.core.money import Money, matches
 from paidonce.core.orders import Kind, Order, mark_paid, mark_unpaid
 from paidonce.core.payments import Payment
 from paidonce.core.plans import Plan
-from paidonce.core.reverse import reverse_refunded
-from paidonce.core.state import Applied, Decision, Movement, State
+from paidonce.core.reverse import move_money, reverse_refunded
+from paidonce.core.state import Applied, Decision, State
 from paidonce.core.subscriptions import Subscription, SubscriptionStatus, extend_subscription
 from paidonce.core.wallets import credit
 
@@ -47,7 +47,7 @@ def apply(
     """
     if payment.order is not None:
         return _apply_to_order(state, before, payment, context, now)
-    plan = _find_plan(state, payment)
+    plan = _find_plan(state, payment.plan_id, payment)
     price = plan.price if plan else None
     if payment.applied_at is not None:
         decision = reverse_refunded(state, Decision(PROCESSED, before, payment), now)
@@ -58,7 +58,8 @@ def apply(
         return Decision(PROCESSED, before, replace(payment, review=_unpaid_review(payment)))
     user_id = _find_user(state, payment, context.link_by_email)
     unlinked = _unlinked_problem(payment, context.link_by_email) if user_id is None else None
-    if unlinked is not None and _has_no_purpose(payment, unlinked):
+    if unlinked is not None and unlinked.code is Code.UNLINKED_PAYMENT and payment.plan_id is None:
+        # Nothing says what it is for: a later event, or an operator, may still name it.
         unknown = Decision(PROCESSED, before, payment)
         return _leave_unapplied(unknown, None, _find_blocker(payment) or unlinked)
     problem = (
@@ -181,53 +182,39 @@ def _fulfill_subscription(
     if user_id is None:
         assert order.email is not None, "an order for a subscription names its user"
         return _user_missing(order.email)
+    owned = replace(payment, user_id=user_id)
     earlier = next((one for one in state.payments_of(order) if one.subscription_id), None)
     if order.is_fulfilled and earlier is not None:
-        period = (earlier.subscription_id, earlier.period_start, earlier.period_end)
-        return replace(decision, payment=_with_period(payment, user_id, *period))
-    paid_at = payment.facts.paid_at
-    plan = state.plans.find(order.plan_id, paid_at) if paid_at else None
+        granted = replace(
+            owned,
+            subscription_id=earlier.subscription_id,
+            period_start=earlier.period_start,
+            period_end=earlier.period_end,
+        )
+        return replace(decision, payment=granted)
+    plan = _find_plan(state, order.plan_id, payment)
     if plan is None:
         return _plan_unknown(order.plan_id)
     before, after, start = _extend_subscription(state, user_id, plan, now)
-    owned = _with_period(payment, user_id, after.id, start, after.current_period_end)
-    return replace(
-        decision,
-        payment=replace(owned, plan_id=plan.id),
-        subscription_before=before,
-        subscription=after,
+    granted = replace(
+        owned,
+        plan_id=plan.id,
+        subscription_id=after.id,
+        period_start=start,
+        period_end=after.current_period_end,
     )
+    return replace(decision, payment=granted, subscription_before=before, subscription=after)
 
 
 def _fulfill_wallet(
     state: State, decision: Decision, payment: Payment, order: Order, context: ApplyContext
 ) -> Decision:
     """Credit the wallet. An order has the currency of its wallet."""
-    assert order.wallet_id is not None, "an order for a top-up names its wallet"
     assert context.paid is not None
-    owned = replace(payment, user_id=order.user_id)
+    decision = replace(decision, payment=replace(payment, user_id=order.user_id))
     if order.is_fulfilled:
-        return replace(decision, payment=owned)
-    wallet = state.wallets[order.wallet_id]
-    after, entries = credit(wallet, context.paid.amount_minor, payment.source_id)
-    movement = Movement(payment.id, wallet.currency, entries)
-    return replace(decision, payment=owned, wallet=after, movements=(movement,))
-
-
-def _with_period(
-    payment: Payment,
-    user_id: UserId,
-    subscription_id: SubscriptionId | None,
-    start: datetime | None,
-    end: datetime | None,
-) -> Payment:
-    return replace(
-        payment,
-        user_id=user_id,
-        subscription_id=subscription_id,
-        period_start=start,
-        period_end=end,
-    )
+        return decision
+    return move_money(state, decision, order, payment, credit, context.paid.amount_minor)
 
 
 def _apply_plan(
@@ -380,9 +367,10 @@ def _price_mismatch(
     return EventProblem(Code.AMOUNT_MISMATCH, f"paid {paid}, but the price is {price}")
 
 
-def _find_plan(state: State, payment: Payment) -> Plan | None:
+def _find_plan(state: State, plan_id: str | None, payment: Payment) -> Plan | None:
+    """The plan as it was when the payment was made."""
     paid_at = payment.facts.paid_at
-    return state.plans.find(payment.plan_id, paid_at) if paid_at else None
+    return state.plans.find(plan_id, paid_at) if paid_at else None
 
 
 def _plan_unknown(plan_id: str | None) -> EventProblem:
@@ -402,11 +390,6 @@ def _unlinked_problem(payment: Payment, link_by_email: bool) -> EventProblem:
         return _user_missing(payment.email)
     message = "the payment names no order and no known user"
     return EventProblem(Code.UNLINKED_PAYMENT, message, False, blocked_on_payment(payment))
-
-
-def _has_no_purpose(payment: Payment, unlinked: EventProblem) -> bool:
-    """Whether nothing says what it is for: a later event, or an operator, may still name it."""
-    return unlinked.code is Code.UNLINKED_PAYMENT and payment.plan_id is None
 
 
 def _user_missing(email: str) -> EventProblem:

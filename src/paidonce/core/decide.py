@@ -5,7 +5,7 @@ money that was not applied yet, and reversed if money of an applied payment went
 (`apply.py`, `reverse.py`).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from paidonce.core.apply import ApplyContext, apply
@@ -19,6 +19,7 @@ from paidonce.core.events import (
     Outcome,
     PaymentEvent,
     PaymentId,
+    ReceivedEvent,
     SourceId,
 )
 from paidonce.core.payments import (
@@ -31,21 +32,6 @@ from paidonce.core.payments import (
 from paidonce.core.state import Decision, State
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedEvent:
-    """A canonical event with the properties of its delivery and its source."""
-
-    source_id: SourceId
-    event: PaymentEvent | Ignored
-    received_at: datetime
-    link_by_email: bool
-    blocked_by: EventProblem | None = None
-    """Why a hook does not let the payment be applied or reversed now."""
-    is_test: bool = False
-    is_expired: bool = False
-    """The delivery was refused because its timestamp expired: only its captured money counts."""
-
-
 def decide(state: State, received: ReceivedEvent, now: datetime) -> Decision:
     """Decide what the event does to its payment. Pure: the state is only read."""
     event = received.event
@@ -56,14 +42,7 @@ def decide(state: State, received: ReceivedEvent, now: datetime) -> Decision:
         return Decision(PROCESSED)  # a delivery in time has reported the money already
     if payments:
         return _update_payment(state, payments, received, event, now)
-    payment = new_payment(
-        PaymentId(state.new_id()),
-        received.source_id,
-        event,
-        received.received_at,
-        received.is_test,
-        received.is_expired,
-    )
+    payment = new_payment(PaymentId(state.new_id()), event, received)
     decision = _apply(state, None, payment, received, event, now)
     return _with_event_outcome(event, received.blocked_by, None, decision)
 
@@ -87,9 +66,7 @@ def _update_payment(
     was_contested, payment = payment.is_contested, replace(payment, is_contested=False)
     owners = {before.id, *(one.id for one in merged)}
     ids = tuple(one for one in event.ids if _is_free_id(state, before.source_id, one, owners))
-    payment = merge_event(
-        payment, ids, event, received.received_at, received.link_by_email, received.is_expired
-    )
+    payment = merge_event(payment, ids, event, received)
     contests = payment.is_contested or bool(rivals)
     payment = replace(
         payment,

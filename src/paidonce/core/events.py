@@ -166,5 +166,20 @@ class EventProblem:
         return Outcome(status, self.code, self.message)
 
 
+@dataclass(frozen=True, slots=True)
+class ReceivedEvent:
+    """A canonical event with the properties of its delivery and its source."""
+
+    source_id: SourceId
+    event: PaymentEvent | Ignored
+    received_at: datetime
+    link_by_email: bool
+    blocked_by: EventProblem | None = None
+    """Why a hook does not let the payment be applied or reversed now."""
+    is_test: bool = False
+    is_expired: bool = False
+    """The delivery was refused because its timestamp expired: only its captured money counts."""
+
+
 PROCESSED: Final = Outcome(EventStatus.PROCESSED)
 DEFERRED: Final = Outcome(EventStatus.VALIDATED)

@@ -17,7 +17,7 @@ E-mail addresses stay, except in a `line`, which may end in a log.
 import codecs
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 from urllib.parse import quote, quote_plus, unquote_plus
@@ -196,32 +196,35 @@ def _has_run(text: str) -> bool:
 
 def _without_cards(found: re.Match[str]) -> str:
     """Digits and separators, with the groups masked that form a card number."""
-    if found["uuid"]:
-        return found[0]
-    groups = list(_GROUP.finditer(found[0]))
-    hidden: set[int] = set()
-    for first, last in _card_numbers(groups):
-        hidden |= set(range(first, last + 1))
-    return _with_hidden(found[0], groups, hidden)
+    return found[0] if found["uuid"] else _mask_groups(found[0], lambda _: True)
 
 
 def _without_listed_cards(found: re.Match[str]) -> str:
     """The same in a list, where only the usual grouping of a card counts."""
-    groups = list(_GROUP.finditer(found[0]))
+    return _mask_groups(found[0], _is_printed_like_a_card)
+
+
+def _is_printed_like_a_card(groups: list[str]) -> bool:
+    return tuple(map(len, groups)) in _PRINTED and int(groups[0][0]) in _ISSUERS
+
+
+def _mask_groups(text: str, is_card: Callable[[list[str]], bool]) -> str:
+    """The text with the groups of digits masked that may be a card number."""
+    groups = _GROUP.findall(text)
     hidden: set[int] = set()
     for first, last in _card_numbers(groups):
-        sizes = tuple(len(group[0]) for group in groups[first : last + 1])
-        if sizes in _PRINTED and int(groups[first][0][0]) in _ISSUERS:
-            hidden |= set(range(first, last + 1))
-    return _with_hidden(found[0], groups, hidden)
+        if is_card(groups[first : last + 1]):
+            hidden.update(range(first, last + 1))
+    shown = (HIDDEN if number in hidden else group for number, group in enumerate(groups))
+    return _GROUP.sub(lambda _: next(shown), text)
 
 
-def _card_numbers(groups: list[re.Match[str]]) -> Iterator[tuple[int, int]]:
+def _card_numbers(groups: list[str]) -> Iterator[tuple[int, int]]:
     """The first and the last of the groups of digits that may form a card number."""
-    digits = [int(digit) for group in groups for digit in group[0]]
+    digits = [int(digit) for group in groups for digit in group]
     # Sums of the digits before each, every other one doubled: the even ones, or the odd ones.
     sums = [list(accumulate(_every_other_doubled(digits, odd), initial=0)) for odd in (0, 1)]
-    starts = list(accumulate((len(group[0]) for group in groups), initial=0))
+    starts = list(accumulate(map(len, groups), initial=0))
     for first in range(len(groups)):
         for last in range(first, len(groups)):
             begin, end = starts[first], starts[last + 1]
@@ -242,16 +245,6 @@ def _every_other_doubled(digits: list[int], odd: int) -> list[int]:
         (digit * 2 - 9 if digit > 4 else digit * 2) if place % 2 == odd else digit
         for place, digit in enumerate(digits)
     ]
-
-
-def _with_hidden(text: str, groups: list[re.Match[str]], hidden: set[int]) -> str:
-    parts: list[str] = []
-    end = 0
-    for number, group in enumerate(groups):
-        parts.append(text[end : group.start()])
-        parts.append(HIDDEN if number in hidden else group[0])
-        end = group.end()
-    return "".join([*parts, text[end:]])
 
 
 def _spellings(secret: str) -> set[str]:

@@ -1,5 +1,6 @@
 """The kinds of notifications, and which failures cause them."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -28,7 +29,7 @@ class NotificationKind(StrEnum):
     BUS_LOSS = "bus_loss"  # Kafka deleted messages before they were consumed
 
 
-_KINDS: Final = {
+_KINDS: Final[Mapping[Reason, NotificationKind]] = {
     Code.AMOUNT_MISMATCH: NotificationKind.MISMATCH,
     Code.CURRENCY_MISMATCH: NotificationKind.MISMATCH,
     Code.DUPLICATE_PAYMENT: NotificationKind.DUPLICATE_PAYMENT,
@@ -68,10 +69,4 @@ def kind_of_outcome(outcome: Outcome) -> NotificationKind | None:
 
 def kind_of_reason(reason: Reason) -> NotificationKind | None:
     """The kind for a payment that needs review for this reason."""
-    if reason in _SILENT:
-        return None
-    return (
-        _KINDS.get(reason, NotificationKind.FAILED)
-        if isinstance(reason, Code)
-        else NotificationKind.FAILED
-    )
+    return None if reason in _SILENT else _KINDS.get(reason, NotificationKind.FAILED)

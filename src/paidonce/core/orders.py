@@ -56,7 +56,7 @@ class Order:
     email: str | None = None
     plan_id: str | None = None
     wallet_id: WalletId | None = None
-    sources: frozenset[SourceId] | None = None  # None: any may pay it
+    sources: tuple[SourceId, ...] | None = None  # None: any may pay it
     status: OrderStatus = OrderStatus.PENDING
     applied_payment_id: PaymentId | None = None
     paid_at: datetime | None = None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, assert_never
+from typing import Final, TypeVar, assert_never
 
 from paidonce.core.email import email_key
 from paidonce.core.events import (
@@ -18,11 +18,14 @@ from paidonce.core.events import (
     PaymentEvent,
     PaymentId,
     Reason,
+    ReceivedEvent,
     SourceId,
     SubscriptionId,
     UserId,
 )
 from paidonce.core.money import Money
+
+T = TypeVar("T", Money, str, datetime)
 
 
 class PaymentStatus(StrEnum):
@@ -181,7 +184,7 @@ def merge(one: Facts, other: Facts) -> Facts:
     if one.is_expired != other.is_expired:
         one, other = _without_expired_money(one, other), _without_expired_money(other, one)
     captured = _larger(one.captured, other.captured)
-    refund_currency = _larger_text(one.refund_currency, other.refund_currency)
+    refund_currency = _larger(one.refund_currency, other.refund_currency)
     return Facts(
         captured=captured,
         refund_total_minor=max(one.refund_total_minor, other.refund_total_minor),
@@ -193,8 +196,8 @@ def merge(one: Facts, other: Facts) -> Facts:
         canceled_at=_earlier(one.canceled_at, other.canceled_at),
         refunded_at=_earlier(one.refunded_at, other.refunded_at),
         processing_at=_earlier(one.processing_at, other.processing_at),
-        disputed_at=_later(one.disputed_at, other.disputed_at),
-        dispute_won_at=_later(one.dispute_won_at, other.dispute_won_at),
+        disputed_at=_larger(one.disputed_at, other.disputed_at),
+        dispute_won_at=_larger(one.dispute_won_at, other.dispute_won_at),
         is_expired=one.is_expired or other.is_expired,
     )
 
@@ -207,34 +210,22 @@ def is_out_of_order(facts: Facts, event: PaymentEvent) -> bool:
     return _STEP_OF_EVENT.get(event.event_type, reached) < reached
 
 
-def new_payment(
-    payment_id: PaymentId,
-    source_id: SourceId,
-    event: PaymentEvent,
-    received_at: datetime,
-    is_test: bool = False,
-    is_expired: bool = False,
-) -> Payment:
+def new_payment(payment_id: PaymentId, event: PaymentEvent, received: ReceivedEvent) -> Payment:
     """The payment of an event that is the first about it."""
     return Payment(
         id=payment_id,
-        source_id=source_id,
+        source_id=received.source_id,
         ids=event.ids,
-        facts=facts_from_event(event, received_at, is_expired),
+        facts=facts_from_event(event, received.received_at, received.is_expired),
         order=event.order,
         email=event.email,
         plan_id=event.plan_id,
-        is_test=is_test,
+        is_test=received.is_test,
     )
 
 
 def merge_event(
-    payment: Payment,
-    ids: tuple[ExternalId, ...],
-    event: PaymentEvent,
-    received_at: datetime,
-    link_by_email: bool,
-    is_expired: bool = False,
+    payment: Payment, ids: tuple[ExternalId, ...], event: PaymentEvent, received: ReceivedEvent
 ) -> Payment:
     """Merge an event into the payment, under these ids.
 
@@ -245,16 +236,16 @@ def merge_event(
     merged = event
     if is_foreign and payment.facts.captured is not None:
         merged = replace(event, refunded=None, refund=None)
+    facts = facts_from_event(merged, received.received_at, received.is_expired)
+    contests = is_foreign or has_link_conflict(payment, event, received.link_by_email)
     return replace(
         payment,
         ids=payment.ids + tuple(one for one in ids if one not in payment.ids),
-        facts=merge(payment.facts, facts_from_event(merged, received_at, is_expired)),
+        facts=merge(payment.facts, facts),
         order=payment.order if _is_bound(payment) else payment.order or event.order,
         email=payment.email or event.email,
         plan_id=payment.plan_id or event.plan_id,
-        is_contested=(
-            payment.is_contested or has_link_conflict(payment, event, link_by_email) or is_foreign
-        ),
+        is_contested=payment.is_contested or contests,
     )
 
 
@@ -359,13 +350,8 @@ def _paid_at(event: PaymentEvent, at: datetime) -> datetime | None:
     return (event.paid_at or at) if event.amount else None
 
 
-def _larger(one: Money | None, other: Money | None) -> Money | None:
-    if one is None or other is None:
-        return one or other
-    return max(one, other)
-
-
-def _larger_text(one: str | None, other: str | None) -> str | None:
+def _larger(one: T | None, other: T | None) -> T | None:
+    """The larger amount or the later time, if both are known."""
     if one is None or other is None:
         return one or other
     return max(one, other)
@@ -375,12 +361,6 @@ def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
     if one is None or other is None:
         return one or other
     return min(one, other)
-
-
-def _later(one: datetime | None, other: datetime | None) -> datetime | None:
-    if one is None or other is None:
-        return one or other
-    return max(one, other)
 
 
 def _merge_refunds(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:

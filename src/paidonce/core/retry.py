@@ -7,27 +7,12 @@ from typing import Final
 from paidonce.core.events import Code, Reason
 
 SLOW_RETRY_CODES: Final = frozenset(
-    {
-        Code.USER_MISSING,
-        Code.UNLINKED_PAYMENT,
-        Code.ORDER_MISSING,
-        Code.PROVIDER_UNREACHABLE,
-    }
+    {Code.USER_MISSING, Code.UNLINKED_PAYMENT, Code.ORDER_MISSING, Code.PROVIDER_UNREACHABLE}
 )
 """Failures that somebody else has to resolve, on the slow schedule."""
 
-_MINUTE: Final = 60.0
-_HOUR: Final = 3600.0
-SLOW_DELAYS_S: Final = (
-    _MINUTE,
-    5 * _MINUTE,
-    15 * _MINUTE,
-    _HOUR,
-    3 * _HOUR,
-    6 * _HOUR,
-    12 * _HOUR,
-)
-"""The slow schedule; the last delay is repeated."""
+SLOW_DELAYS_S: Final = (60.0, 300.0, 900.0, 3_600.0, 10_800.0, 21_600.0, 43_200.0)
+"""The slow schedule, from a minute to twelve hours; the last delay is repeated."""
 
 SLOW_FOR: Final = timedelta(hours=84)
 """How long the slow schedule lasts. Redeliveries do not shorten it."""

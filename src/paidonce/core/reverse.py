@@ -12,7 +12,7 @@ from paidonce.core.orders import Kind, Order, mark_paid, mark_unpaid
 from paidonce.core.payments import Payment
 from paidonce.core.state import Applied, Decision, Movement, Reversed, State
 from paidonce.core.subscriptions import shorten_subscription
-from paidonce.core.wallets import credit, debit
+from paidonce.core.wallets import Move, credit, debit
 
 
 def reverse_refunded(state: State, decision: Decision, now: datetime) -> Decision:
@@ -27,8 +27,8 @@ def reverse_refunded(state: State, decision: Decision, now: datetime) -> Decisio
     after = replace(payment, reversed_minor=payment.reversed_minor + more_minor)
     effects = (*decision.effects, Reversed(after, more_minor, effect_kept))
     decision = replace(decision, payment=after, effects=effects)
-    if kind is Kind.WALLET and not effect_kept:
-        decision = _debit_wallet(state, decision, after, more_minor)
+    if order is not None and kind is Kind.WALLET and not effect_kept:
+        decision = move_money(state, decision, order, after, debit, more_minor)
     if not after.facts.is_returned:
         return decision
     if order is None:
@@ -97,7 +97,8 @@ def _pay_with_other(
         review=None,
     )
     if order.kind is Kind.WALLET and Kind.WALLET not in state.kept_on_refund:
-        decision = _credit_wallet(state, decision, order, chosen)
+        left_minor = chosen.facts.captured_minor - chosen.facts.refunded_minor
+        decision = move_money(state, decision, order, chosen, credit, left_minor)
     refunded_minor = chosen.facts.refunded_minor if order.kind is Kind.WALLET else 0
     effects = (*decision.effects, Applied(chosen))
     if refunded_minor:
@@ -126,23 +127,12 @@ def _shorten_subscription(
     return replace(decision, subscription_before=before, subscription=after)
 
 
-def _debit_wallet(
-    state: State, decision: Decision, payment: Payment, amount_minor: int
+def move_money(
+    state: State, decision: Decision, order: Order, payment: Payment, move: Move, amount_minor: int
 ) -> Decision:
-    order = decision.order
-    assert order is not None
-    assert order.wallet_id is not None
+    """Credit or debit the wallet of the order."""
+    assert order.wallet_id is not None, "an order for a top-up names its wallet"
     wallet = decision.wallet or state.wallets[order.wallet_id]
-    after, entries = debit(wallet, amount_minor, payment.source_id)
-    movement = Movement(payment.id, wallet.currency, entries)
-    return replace(decision, wallet=after, movements=(*decision.movements, movement))
-
-
-def _credit_wallet(state: State, decision: Decision, order: Order, payment: Payment) -> Decision:
-    """Credit the wallet with what is left of the payment that takes over."""
-    assert order.wallet_id is not None
-    wallet = decision.wallet or state.wallets[order.wallet_id]
-    left_minor = payment.facts.captured_minor - payment.facts.refunded_minor
-    after, entries = credit(wallet, left_minor, payment.source_id)
+    after, entries = move(wallet, amount_minor, payment.source_id)
     movement = Movement(payment.id, wallet.currency, entries)
     return replace(decision, wallet=after, movements=(*decision.movements, movement))

@@ -1,6 +1,5 @@
 """Counts for the statistics: deliveries and results by day, source and signature method."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Final
@@ -10,14 +9,10 @@ from paidonce.core.events import EventStatus, SourceId
 TallyKey = tuple[date, SourceId, str]
 """The UTC day of arrival, the source and the signature method of a delivery."""
 
-TallyRow = tuple[date, SourceId, str, int, int, int, int, int]
+TallyRow = tuple[object, ...]
 """A key, and the five counts below in their order."""
 
-_RECEIVED: Final = 0
-_DUPLICATES: Final = 1
-_WAITING: Final = 2
-_SUCCEEDED: Final = 3
-_FAILED: Final = 4
+_RECEIVED, _DUPLICATES, _WAITING, _SUCCEEDED, _FAILED = range(5)
 
 _COUNTED_AS: Final = {
     EventStatus.RECEIVED: _WAITING,
@@ -66,13 +61,7 @@ class Tally:
 
     def rows(self) -> list[TallyRow]:
         """A row for each key with a change."""
-        return list(self._rows())
-
-    def _rows(self) -> Iterator[TallyRow]:
-        for key, numbers in self._numbers.items():
-            if any(numbers):
-                received, duplicates, waiting, succeeded, failed = numbers
-                yield (*key, received, duplicates, waiting, succeeded, failed)
+        return [(*key, *numbers) for key, numbers in self._numbers.items() if any(numbers)]
 
     def _of(self, key: TallyKey) -> list[int]:
         numbers = self._numbers.get(key)

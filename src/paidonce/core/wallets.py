@@ -1,5 +1,6 @@
 """Wallets and their ledger entries. The entries of a movement sum to zero (FUL-4)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from paidonce.core.events import SourceId, WalletId
@@ -30,9 +31,12 @@ class LedgerEntry:
     amount_minor: int
 
 
-def credit(
-    wallet: Wallet, amount_minor: int, source_id: SourceId
-) -> tuple[Wallet, tuple[LedgerEntry, ...]]:
+Moved = tuple[Wallet, tuple[LedgerEntry, ...]]
+"""A wallet after a movement, and the entries of the movement."""
+Move = Callable[[Wallet, int, SourceId], Moved]
+
+
+def credit(wallet: Wallet, amount_minor: int, source_id: SourceId) -> Moved:
     """Credit the wallet. Its receivable is covered first."""
     owed = min(wallet.receivable_minor, amount_minor)
     after = replace(
@@ -43,9 +47,7 @@ def credit(
     return after, _movement(wallet, source_id, amount_minor - owed, owed)
 
 
-def debit(
-    wallet: Wallet, amount_minor: int, source_id: SourceId
-) -> tuple[Wallet, tuple[LedgerEntry, ...]]:
+def debit(wallet: Wallet, amount_minor: int, source_id: SourceId) -> Moved:
     """Debit the wallet. What the available balance does not cover becomes receivable."""
     covered = min(wallet.available_minor, amount_minor)
     owed = amount_minor - covered

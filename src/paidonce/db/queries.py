@@ -53,10 +53,10 @@ class Query:
         )
 
     def renamed(self, **names: str) -> "Query":
-        """The same query with other tables or columns. Not for names from outside."""
+        """The same query with other words, such as tables or columns. Not for text from outside."""
         words = re.compile(rf"\b({'|'.join(names)})\b")
         sql = words.sub(lambda found: names[found[1]], self.sql)
-        return Query(f"{self.name}_on_{'_'.join(names.values())}", sql, self.parameters)
+        return Query(self.name, sql, self.parameters)
 
     async def rows(self, connection: Connection, **values: object) -> Sequence[asyncpg.Record]:
         """All rows. A missing or surplus parameter is a KeyError or TypeError."""
@@ -73,6 +73,14 @@ class Query:
     async def run(self, connection: Connection, **values: object) -> str:
         """Run it for its effect; returns the command tag, such as `INSERT 0 1`."""
         return await connection.execute(self.sql, *self._arguments(values))
+
+    async def run_with_rows(
+        self, connection: Connection, rows: Sequence[WrittenRow], **others: object
+    ) -> str:
+        """Run it with an array for each column of the rows, in the order of its parameters."""
+        names = [name for name in self.parameters if name not in others]
+        arrays = dict(zip(names, zip(*rows, strict=True), strict=True))
+        return await self.run(connection, **arrays, **others)
 
     def _arguments(self, values: dict[str, object]) -> list[object]:
         if len(values) != len(self.parameters):

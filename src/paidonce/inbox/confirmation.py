@@ -12,22 +12,19 @@ from paidonce.providers.contract import ConfirmationRequest
 QUERIES: Final = load_queries(__file__)
 
 
-class Approver:
-    """Approves payments that match a pending order, and no others."""
+async def approve(database: Database, source: Source, request: ConfirmationRequest) -> Ignored:
+    """Approve a payment that matches a pending order.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def approve(self, source: Source, request: ConfirmationRequest) -> Ignored:
-        """Approve a request. Raises NotApprovedError or DatabaseUnavailableError."""
-        async with self._database.connection() as connection:
-            row = await QUERIES["pending_order"].row(
-                connection,
-                source_id=source.id,
-                reference=request.order,
-                amount_minor=request.amount_minor,
-                currency=request.currency,
-            )
-        if row is None:
-            raise NotApprovedError("no pending order has this reference and amount")
-        return APPROVED
+    Raises NotApprovedError or DatabaseUnavailableError.
+    """
+    async with database.connection() as connection:
+        row = await QUERIES["pending_order"].row(
+            connection,
+            source_id=source.id,
+            reference=request.order,
+            amount_minor=request.amount_minor,
+            currency=request.currency,
+        )
+    if row is None:
+        raise NotApprovedError("no pending order has this reference and amount")
+    return APPROVED

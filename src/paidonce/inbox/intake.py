@@ -9,6 +9,7 @@ from typing import Final
 from uuid_utils.compat import uuid7
 
 from paidonce.core.events import DEFERRED, EventId, EventType, PaymentEvent
+from paidonce.db.pool import Database
 from paidonce.errors import (
     DatabaseUnavailableError,
     InvalidSignatureError,
@@ -18,7 +19,7 @@ from paidonce.errors import (
     TimestampExpiredError,
 )
 from paidonce.guard.addresses import sender_unit
-from paidonce.inbox.confirmation import Approver
+from paidonce.inbox.confirmation import approve
 from paidonce.inbox.evidence import EvidenceLimit, ExpiredLimit
 from paidonce.inbox.group import Group
 from paidonce.processing.items import Incoming, Rejected, Request, Result, ResultKind, Source
@@ -43,10 +44,10 @@ class Intake:
     """Receives deliveries. It does not depend on HTTP."""
 
     def __init__(
-        self, group: Group, approver: Approver, sources: Mapping[str, Source], is_queued: bool
+        self, group: Group, database: Database, sources: Mapping[str, Source], is_queued: bool
     ) -> None:
         self._group = group
-        self._approver = approver
+        self._database = database
         self._forced_outcome = DEFERRED if is_queued else None
         self._evidence = EvidenceLimit()
         self._expired = ExpiredLimit()
@@ -73,7 +74,7 @@ class Intake:
             identity = source.provider.identify(delivery)
             event = source.provider.translate(delivery)
             if isinstance(event, ConfirmationRequest):
-                event = await self._approver.approve(source, event)
+                event = await approve(self._database, source, event)
         except DatabaseUnavailableError:
             raise
         except Exception as error:

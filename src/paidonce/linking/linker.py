@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final, TypeVar
 
 from uuid_utils.compat import uuid7
@@ -17,12 +18,12 @@ from uuid_utils.compat import uuid7
 from paidonce.core.apply import blocked_on_email, blocked_on_order, blocked_on_payment
 from paidonce.core.email import email_key
 from paidonce.core.events import PaymentId, UserId
+from paidonce.core.orders import Order
 from paidonce.db.audit import record_action
 from paidonce.db.pool import Database, Trouble, trouble
 from paidonce.db.queries import Connection
 from paidonce.errors import DatabaseUnavailableError
 from paidonce.linking import store
-from paidonce.linking.store import NewOrder
 from paidonce.processing import store as processing_store
 from paidonce.processing.hook_calls import (
     find_broken_transaction,
@@ -69,47 +70,33 @@ class Linker:
 
         A new user is audited by id: the audit log contains no addresses.
         """
-        key = email_key(email)
 
-        async def create(connection: Connection, rules: Rules) -> tuple[User, bool, BatchResult]:
-            await processing_store.lock_name(connection, blocked_on_email(key))
+        async def create(connection: Connection) -> tuple[User, bool]:
             row, is_new = await store.create_user(connection, uuid7(), email)
             if is_new:
                 user_id = str(row["id"])
                 await record_action(connection, actor, "user_created", user_id=user_id)
-            maybe_crash(CrashPoint.CREATED)
-            processed = await self._process_email(connection, rules, key)
-            return User(row["id"], row["email"], row["created_at"]), is_new, processed
+            return User(row["id"], row["email"], row["created_at"]), is_new
 
-        user, is_new, processed = await self._transaction(create)
-        report(processed)
-        await self._process_rest(
-            processed, lambda connection, rules: self._process_email(connection, rules, key)
-        )
-        return user, is_new
+        key = email_key(email)
+        process = partial(self._process_email, key)
+        return await self._create(blocked_on_email(key), create, process)
 
-    async def create_order(self, order: NewOrder, actor: str) -> bool:
+    async def create_order(self, order: Order, request_hash: bytes, actor: str) -> bool:
         """Create the order; returns whether it is new. Its payments are applied.
 
         Raises ConflictError when another order has this reference.
         """
         reference = order.reference
 
-        async def create(connection: Connection, rules: Rules) -> tuple[bool, BatchResult]:
-            await processing_store.lock_name(connection, blocked_on_order(reference))
-            is_new = await store.create_order(connection, order)
+        async def create(connection: Connection) -> bool:
+            is_new = await store.create_order(connection, order, request_hash)
             if is_new:
                 await record_action(connection, actor, "order_created", reference=reference)
-            maybe_crash(CrashPoint.CREATED)
-            return is_new, await self._process_order(connection, rules, reference)
+            return is_new
 
-        is_new, processed = await self._transaction(create)
-        report(processed)
-        await self._process_rest(
-            processed,
-            lambda connection, rules: self._process_order(connection, rules, reference),
-        )
-        return is_new
+        process = partial(self._process_order, reference)
+        return await self._create(blocked_on_order(reference), create, process)
 
     async def close_order(self, reference: str, actor: str) -> None:
         """Close the order: no payment can pay it any more.
@@ -122,7 +109,7 @@ class Linker:
             await record_action(
                 connection, actor, "order_closed", order_id=order_id, reference=reference
             )
-            return await self._process_order(connection, rules, reference)
+            return await self._process_order(reference, connection, rules)
 
         report(await self._transaction(close))
 
@@ -149,38 +136,54 @@ class Linker:
                 "the payment is locked by another transaction; try again"
             )
         names = _blocked_on_names(processed)
-        finished = await self._transaction(
-            lambda connection, rules: self._process(connection, rules, [], names)
+        report(
+            await self._transaction(
+                lambda connection, rules: self._process(connection, rules, names)
+            )
         )
-        report(finished)
 
-    async def _process_email(self, connection: Connection, rules: Rules, key: str) -> BatchResult:
+    async def _create(
+        self, name: str, create: Callable[[Connection], Awaitable[T]], process: Body[BatchResult]
+    ) -> T:
+        """Create what has this name and process what is blocked on it, in one transaction."""
+
+        async def create_and_process(connection: Connection, rules: Rules) -> tuple[T, BatchResult]:
+            await processing_store.lock_name(connection, name)
+            created = await create(connection)
+            maybe_crash(CrashPoint.CREATED)
+            return created, await process(connection, rules)
+
+        created, processed = await self._transaction(create_and_process)
+        report(processed)
+        await self._process_rest(processed, process)
+        return created
+
+    async def _process_email(self, key: str, connection: Connection, rules: Rules) -> BatchResult:
         """Process events blocked on this address, and unapplied payments with it.
 
         The payments are needed too: their events may be dead letters.
         """
         sources = [source.id for source in rules.sources.values() if source.link_by_email]
-        found = await store.unapplied_payments_of_email(connection, key, sources, MAX_AT_ONCE)
-        reapplies = [Reapply(PaymentId(payment_id)) for payment_id in found]
-        return await self._process(connection, rules, reapplies, [blocked_on_email(key)])
+        payments = await store.unapplied_payments_of_email(connection, key, sources, MAX_AT_ONCE)
+        return await self._process(connection, rules, [blocked_on_email(key)], payments)
 
     async def _process_order(
-        self, connection: Connection, rules: Rules, reference: str
+        self, reference: str, connection: Connection, rules: Rules
     ) -> BatchResult:
         """Process events blocked on this order, and its unapplied payments."""
-        found = await store.unapplied_payments_of_order(connection, reference, MAX_AT_ONCE)
-        reapplies = [Reapply(PaymentId(payment_id)) for payment_id in found]
-        return await self._process(connection, rules, reapplies, [blocked_on_order(reference)])
+        payments = await store.unapplied_payments_of_order(connection, reference, MAX_AT_ONCE)
+        return await self._process(connection, rules, [blocked_on_order(reference)], payments)
 
     async def _process(
         self,
         connection: Connection,
         rules: Rules,
-        reapplies: Sequence[Reapply],
         names: Sequence[str],
+        payments: Sequence[PaymentId] = (),
     ) -> BatchResult:
         digests = [processing_store.blocked_on_digest(name) for name in names]
         claim = await queue_store.claim_blocked(connection, digests, MAX_AT_ONCE)
+        reapplies = [Reapply(one) for one in payments]
         processed = await process_claimed(connection, claim, rules, reapplies=reapplies)
         if processed.schedules:
             await notify_workers(connection)

@@ -1,36 +1,18 @@
 """Users and orders that payments wait for."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 import asyncpg
 
 from paidonce.core.email import email_key
-from paidonce.core.events import SourceId, UserId, WalletId
-from paidonce.core.money import Money
-from paidonce.core.orders import Kind
+from paidonce.core.events import PaymentId
+from paidonce.core.orders import Order
 from paidonce.db.queries import Connection, load_queries
 from paidonce.errors import ConflictError, NotFoundError
 
 QUERIES: Final = load_queries(__file__)
-
-
-@dataclass(frozen=True, slots=True)
-class NewOrder:
-    """An order to insert. The hash detects other content under the same reference."""
-
-    id: UUID
-    reference: str
-    kind: Kind
-    amount: Money
-    request_hash: bytes
-    user_id: UserId | None = None
-    email: str | None = None
-    plan_id: str | None = None
-    wallet_id: WalletId | None = None
-    sources: Sequence[SourceId] | None = None
 
 
 async def create_user(
@@ -51,8 +33,11 @@ async def user_by_email(connection: Connection, email: str) -> asyncpg.Record | 
     return await QUERIES["user_by_email"].row(connection, email_key=email_key(email))
 
 
-async def create_order(connection: Connection, order: NewOrder) -> bool:
-    """Insert the order; returns whether it is new. Raises ConflictError."""
+async def create_order(connection: Connection, order: Order, request_hash: bytes) -> bool:
+    """Insert the order; returns whether it is new.
+
+    Raises ConflictError when another order has its reference: its request has another hash.
+    """
     row = await QUERIES["create_order"].row(
         connection,
         id=order.id,
@@ -66,11 +51,11 @@ async def create_order(connection: Connection, order: NewOrder) -> bool:
         plan_id=order.plan_id,
         wallet_id=order.wallet_id,
         sources=order.sources,
-        request_hash=order.request_hash,
+        request_hash=request_hash,
     )
     if row is not None:
         return True
-    assert await exists(connection, order.reference, order.request_hash)
+    assert await exists(connection, order.reference, request_hash)
     return False
 
 
@@ -90,17 +75,16 @@ async def require_order(connection: Connection, reference: str) -> None:
 
 async def close_order(connection: Connection, reference: str) -> UUID:
     """Close the order; returns its id. Raises NotFoundError, or ConflictError if it is paid."""
-    row = await QUERIES["close_order"].row(connection, reference=reference)
-    if row is not None:
-        order_id: UUID = row["id"]
-        return order_id
-    await require_order(connection, reference)
-    raise ConflictError(f"order {reference} is paid: refund it first")
+    order_id: UUID | None = await QUERIES["close_order"].value(connection, reference=reference)
+    if order_id is None:
+        await require_order(connection, reference)
+        raise ConflictError(f"order {reference} is paid: refund it first")
+    return order_id
 
 
 async def unapplied_payments_of_email(
     connection: Connection, email_key: str, source_ids: Sequence[int], limit: int
-) -> list[UUID]:
+) -> list[PaymentId]:
     """Payments with this address that are not applied and have no user."""
     rows = await QUERIES["unapplied_payments_of_email"].rows(
         connection, email_key=email_key, source_ids=source_ids, limit=limit
@@ -110,7 +94,7 @@ async def unapplied_payments_of_email(
 
 async def unapplied_payments_of_order(
     connection: Connection, reference: str, limit: int
-) -> list[UUID]:
+) -> list[PaymentId]:
     """Payments for this order that are not applied."""
     rows = await QUERIES["unapplied_payments_of_order"].rows(
         connection, reference=reference, limit=limit

@@ -7,15 +7,14 @@ from uuid_utils.compat import uuid7
 
 from paidonce.core.actors import HOST, Actor
 from paidonce.core.email import is_email
-from paidonce.core.events import SourceId, UserId, WalletId
+from paidonce.core.events import OrderId, SourceId, UserId, WalletId
 from paidonce.core.money import Money, money
-from paidonce.core.orders import Kind
+from paidonce.core.orders import Kind, Order
 from paidonce.db.paging import MAX_PAGE, Page
 from paidonce.db.pool import Database
 from paidonce.errors import InvalidMoneyError, InvalidRequestError, NotFoundError
 from paidonce.linking import store as linking_store
 from paidonce.linking.linker import Linker
-from paidonce.linking.store import NewOrder
 from paidonce.orders import model, store
 from paidonce.payments import store as payments_store
 from paidonce.payments.model import PaymentQuery, payment_view
@@ -50,12 +49,13 @@ class OrderService:
         ConflictError if another order has this reference.
         """
         amount = _order_amount(order)
+        request_hash = order.digest(amount)
         async with self._database.connection() as connection:
-            exists = await linking_store.exists(connection, order.reference, order.digest(amount))
+            exists = await linking_store.exists(connection, order.reference, request_hash)
         if exists:
             return await self.get(order.reference), False
         new_order = await self._new_order(order, amount, actor)
-        is_new = await self._linker.create_order(new_order, actor.name)
+        is_new = await self._linker.create_order(new_order, request_hash, actor.name)
         return await self.get(order.reference), is_new
 
     async def get(self, reference: str) -> model.OrderView:
@@ -94,7 +94,7 @@ class OrderService:
         await self._linker.close_order(reference, actor.name)
         return await self.get(reference)
 
-    async def _new_order(self, asked: model.OrderRequest, amount: Money, actor: Actor) -> NewOrder:
+    async def _new_order(self, asked: model.OrderRequest, amount: Money, actor: Actor) -> Order:
         if asked.plan_id is not None and asked.kind is not Kind.SUBSCRIPTION:
             raise InvalidRequestError("plan_id: only a subscription has one")
         if asked.wallet_id is not None and asked.kind is not Kind.WALLET:
@@ -104,12 +104,11 @@ class OrderService:
         if asked.kind is Kind.SUBSCRIPTION:
             self._check_subscription(asked)
         wallet_id = await self._wallet_of(asked, actor) if asked.kind is Kind.WALLET else None
-        return NewOrder(
-            id=uuid7(),
+        return Order(
+            id=OrderId(uuid7()),
             reference=asked.reference,
             kind=asked.kind,
             amount=amount,
-            request_hash=asked.digest(amount),
             user_id=None if asked.user_id is None else UserId(asked.user_id),
             email=asked.email,
             plan_id=asked.plan_id,
@@ -136,7 +135,7 @@ class OrderService:
             raise InvalidRequestError(f"currency: the wallet is in {wallet.currency}")
         return WalletId(wallet.id)
 
-    def _source_ids(self, names: Sequence[str] | None) -> list[SourceId] | None:
+    def _source_ids(self, names: Sequence[str] | None) -> tuple[SourceId, ...] | None:
         if names is None:
             return None
         if not names:
@@ -145,7 +144,7 @@ class OrderService:
         for name in names:
             if name not in known:
                 raise InvalidRequestError(f"sources: there is no source {name!r}")
-        return [known[name] for name in names]
+        return tuple(known[name] for name in names)
 
 
 def _order_amount(asked: model.OrderRequest) -> Money:

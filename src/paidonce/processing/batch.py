@@ -16,25 +16,29 @@ from paidonce.core.apply import (
     blocked_on_payment,
 )
 from paidonce.core.callbacks import NO_CALLBACK
-from paidonce.core.decide import ReceivedEvent, decide
+from paidonce.core.decide import decide
 from paidonce.core.email import email_key
 from paidonce.core.events import (
     PROCESSED,
     Code,
     EventId,
+    EventProblem,
     EventStatus,
+    Ignored,
     Outcome,
     PaymentEvent,
-    Reason,
+    ReceivedEvent,
     UserId,
 )
 from paidonce.core.payments import Payment
 from paidonce.core.state import Decision
 from paidonce.core.tally import Tally
 from paidonce.errors import NotFoundError
+from paidonce.processing import rows
 from paidonce.processing.items import (
     MAX_MESSAGE,
     AttemptCount,
+    EventItem,
     Incoming,
     Item,
     QueuedEvent,
@@ -48,14 +52,7 @@ from paidonce.processing.items import (
     tally_key,
 )
 from paidonce.processing.notification_rules import NotificationRules
-from paidonce.processing.rows import (
-    StoredKey,
-    callback_row,
-    entry_rows,
-    event_row,
-    event_update_row,
-    message_row,
-)
+from paidonce.processing.rows import StoredKey
 from paidonce.processing.store import Changes, Loaded, blocked_on_digest
 from paidonce.providers.contract import FINGERPRINT_VERSION, LookupRequired
 from paidonce.telemetry import logger
@@ -94,7 +91,17 @@ class Batch:
 
     def process(self, item: Item) -> Result:
         """Decide one item, and collect what it writes."""
-        result = self._process(item)
+        match item:
+            case Incoming():
+                result = self._process_incoming(item)
+            case Rejected():
+                result = self._process_refused(item)
+            case QueuedEvent():
+                result = self._process_queued(item)
+            case Reapply():
+                result = self._process_reapply(item)
+            case _:
+                assert_never(item)
         if self._notification_rules is not None:
             self._changes.notifications += self._notification_rules.rows(result)
         return result
@@ -107,19 +114,6 @@ class Batch:
             changes.unblocked.append(blocked_on_digest(blocked_on_payment(gone)))
         changes.counts += self._tally.rows()
         return changes
-
-    def _process(self, item: Item) -> Result:
-        match item:
-            case Incoming():
-                return self._process_incoming(item)
-            case Rejected():
-                return self._process_refused(item)
-            case QueuedEvent():
-                return self._process_queued(item)
-            case Reapply():
-                return self._process_reapply(item)
-            case _:
-                assert_never(item)
 
     def _process_incoming(self, item: Incoming) -> Result:
         stored = self._keys.get(item.key)
@@ -135,7 +129,7 @@ class Batch:
         key = StoredKey(item.event_id, item.identity.fingerprint, FINGERPRINT_VERSION)
         self._keys[item.key] = key
         self._changes.keys.append((item.key, key))
-        self._changes.events.append(event_row(item, outcome, count.attempts, self._now))
+        self._changes.events.append(rows.event_row(item, outcome, count.attempts, self._now))
         self._tally.add_event(tally_key(item), outcome.status, is_delivery=item.is_delivery)
         if outcome.status not in _SUCCESS:
             self._audit_attempt(item.event_id, outcome, count.attempts)
@@ -154,7 +148,7 @@ class Batch:
             return Result(item, ResultKind.DUPLICATE, stored.event_id)
         message = f"contradicts event {stored.event_id}, which has the same key"
         outcome = Outcome(EventStatus.FAILED_FINAL, Code.PAYLOAD_CONFLICT, message)
-        row = event_row(item, outcome, 0, self._now, conflicts_with=stored.event_id)
+        row = rows.event_row(item, outcome, 0, self._now, conflicts_with=stored.event_id)
         self._changes.events.append(row)
         self._tally.add_event(tally_key(item), outcome.status, is_delivery=item.is_delivery)
         self._audit(stored.event_id, "conflict_detected", False, evidence=str(item.event_id))
@@ -168,7 +162,7 @@ class Batch:
         outcome = Outcome(EventStatus.FAILED_FINAL, Code(item.refusal.code), message)
         adds_money = decision is not None and decision.payment is not None
         evidence = item if adds_money else replace(item, identity=None, event=None)
-        self._changes.events.append(event_row(evidence, outcome, 0, self._now))
+        self._changes.events.append(rows.event_row(evidence, outcome, 0, self._now))
         self._tally.add_event(tally_key(item), outcome.status)
         return Result(item, ResultKind.FAILED_FINAL, item.event_id, outcome, decision)
 
@@ -180,7 +174,7 @@ class Batch:
         before = AttemptCount(item.received_at, item.attempts, item.faults)
         count = before.after(decision.outcome)
         outcome = self._final_outcome(decision.outcome, count)
-        row = event_update_row(item.event_id, outcome, count.attempts, self._now)
+        row = rows.event_update_row(item.event_id, outcome, count.attempts, self._now)
         self._changes.event_updates.append(row)
         self._tally.move(tally_key(item), item.status, outcome.status)
         if count.attempts > 1 or outcome.status not in _SUCCESS:
@@ -207,7 +201,7 @@ class Batch:
         self._save(decision)
         return Result(item, result_kind(decision.outcome), None, decision.outcome, decision)
 
-    def _is_locked(self, item: Incoming | Rejected | QueuedEvent) -> bool:
+    def _is_locked(self, item: EventItem) -> bool:
         """Whether another transaction has locked a row that the event needs."""
         event, locked = item.event, self._locked
         if not locked or not isinstance(event, PaymentEvent) or item.source.is_payout_source:
@@ -246,19 +240,11 @@ class Batch:
         if item.source.is_payout_source and isinstance(item.event, PaymentEvent):
             return Decision(self._pass_to_payouts(item, item.event))
         blocked = item.blocked if isinstance(item, QueuedEvent) else None
-        received = ReceivedEvent(
-            item.source.id,
-            item.event,
-            item.received_at,
-            item.source.link_by_email,
-            blocked.problem if blocked else None,
-            item.request.is_test,
-        )
-        return self._decide_received(item.event_id, received)
+        return self._decide_event(item, item.event, blocked.problem if blocked else None)
 
     def _pass_to_payouts(self, item: Incoming | QueuedEvent, event: PaymentEvent) -> Outcome:
         """Write a callback for the payout service. The event makes no payment here."""
-        row = callback_row(item, event)
+        row = rows.callback_row(item, event)
         if row is not None:
             self._changes.callbacks.append(row)
         return NO_CALLBACK if row is None else PROCESSED
@@ -270,22 +256,30 @@ class Batch:
         """
         if item.source.is_payout_source or item.event is None or item.key in self._keys:
             return None
-        received = ReceivedEvent(
-            item.source.id,
-            item.event,
-            item.received_at,
-            item.source.link_by_email,
-            is_test=item.request.is_test,
-            is_expired=True,
-        )
-        return self._decide_received(item.event_id, received)
+        return self._decide_event(item, item.event, is_expired=True)
 
-    def _decide_received(self, event_id: EventId, received: ReceivedEvent) -> Decision:
+    def _decide_event(
+        self,
+        item: EventItem,
+        event: PaymentEvent | Ignored,
+        blocked_by: EventProblem | None = None,
+        is_expired: bool = False,
+    ) -> Decision:
         """Decide, and save the decision. An exception fails this event only."""
+        source = item.source
+        received = ReceivedEvent(
+            source.id,
+            event,
+            item.received_at,
+            source.link_by_email,
+            blocked_by,
+            item.request.is_test,
+            is_expired,
+        )
         try:
             decision = decide(self._state, received, self._now)
         except Exception:
-            log.exception("decide_failed", webhook_event_id=str(event_id))
+            log.exception("decide_failed", webhook_event_id=str(item.event_id))
             fault = "deciding failed; the log has the details"
             return Decision(Outcome(EventStatus.FAILED_RETRYABLE, Code.INTERNAL, fault))
         self._save(decision)
@@ -294,13 +288,13 @@ class Batch:
     def _save(self, decision: Decision) -> None:
         self._state.save(decision)
         for movement in decision.movements:
-            self._changes.entries += entry_rows(uuid7(), movement, self._now)
+            self._changes.entries += rows.entry_rows(uuid7(), movement, self._now)
         counts = self._changes.message_counts
         for effect in decision.effects:
             payment = effect.payment
             counts[payment.id] += 1
             source = self._rules.sources.get(payment.source_id)
-            message = message_row(
+            message = rows.message_row(
                 effect,
                 decision.order,
                 source.name if source else None,
@@ -331,15 +325,15 @@ class Batch:
         if outcome.status is EventStatus.VALIDATED:
             self._queue(self._now, item, count.faults, None)
         elif outcome.status is EventStatus.FAILED_RETRYABLE and outcome.code is not None:
-            run_at = self._now + self._delay(item, outcome.code, count)
+            delay = self._rules.retry.delay(
+                outcome.code, count.failures(outcome.code), random.random()
+            )
+            if isinstance(item, QueuedEvent) and item.blocked and item.blocked.after is not None:
+                delay = item.blocked.after
+            run_at = self._now + delay
             digest = blocked_on_digest(blocked_on) if blocked_on else None
             self._queue(run_at, item, count.faults, digest)
             self._audit(item.event_id, "retry_scheduled", run_at=run_at.isoformat())
-
-    def _delay(self, item: Incoming | QueuedEvent, code: Reason, count: AttemptCount) -> timedelta:
-        if isinstance(item, QueuedEvent) and item.blocked and item.blocked.after is not None:
-            return item.blocked.after
-        return self._rules.retry.delay(code, count.failures(code), random.random())
 
     def _queue(
         self, run_at: datetime, item: Incoming | QueuedEvent, faults: int, blocked_on: bytes | None

@@ -9,7 +9,7 @@ BrokenTransactionError: the owner of the connection starts again on another one.
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import asyncpg
@@ -51,10 +51,6 @@ class _HandlerFailedError(Exception):
         super().__init__(blocked.problem.message)
         self.blocked = blocked
         self.is_broken = is_broken
-
-
-class _FailedTransactionError(Exception):
-    """The transaction cannot be committed because of a handler's statement."""
 
 
 async def process_with_hooks(connection: Connection, item: Item, rules: Rules) -> BatchResult:
@@ -101,12 +97,6 @@ def _block(item: Item, blocked: Blocked, decision: Decision) -> Item:
     return replace(item, blocked=blocked)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    handler: Handler
-    hook_event: HookEvent
-
-
 async def _call_handlers(
     connection: Connection, item: Item, decision: Decision | None, rules: Rules
 ) -> None:
@@ -117,46 +107,41 @@ async def _call_handlers(
         raise _HandlerFailedError(rules.handlers.disabled_by)
     timeout_s = rules.handlers.timeout_s
     guard_id = await _begin_hooks(connection, timeout_s)
-    for call in calls:
-        await _call(connection, call, timeout_s)
+    for handler, hook_event in calls:
+        await _call(handler, hook_event, timeout_s)
         if not _is_in_transaction(connection):
-            raise _HandlerFailedError(_transaction_ended(call), is_broken=True)
+            raise _HandlerFailedError(_transaction_ended(handler), is_broken=True)
     maybe_crash(CrashPoint.HOOKS_CALLED)
-    try:
-        is_same = await _end_hooks(connection, guard_id)
-    except _FailedTransactionError as error:
-        log.error("handler_failed", handler=handler_name(calls[-1].handler), exc_info=error)
-        raise _HandlerFailedError(_retry_later(str(error))) from error
+    last_handler, _ = calls[-1]
+    is_same = await _end_hooks(connection, guard_id, last_handler)
     if not is_same:
-        raise _HandlerFailedError(_transaction_ended(calls[-1]), is_broken=True)
+        raise _HandlerFailedError(_transaction_ended(last_handler), is_broken=True)
 
 
 def _build_calls(
     connection: Connection, item: Item, decision: Decision, rules: Rules
-) -> Sequence[_Call]:
+) -> Sequence[tuple[Handler, HookEvent]]:
     event = item.event if isinstance(item, QueuedEvent) else None
-    return [
-        _Call(
-            handler,
-            HookEvent(
-                name=hook_type,
-                source=source.name if source else None,
-                payment=payment,
-                order=decision.order,
-                amount=amount,
-                event=event if isinstance(event, PaymentEvent) else None,
-                connection=connection,
-            ),
+    calls: list[tuple[Handler, HookEvent]] = []
+    for hook_type, payment, amount in hook_calls(decision):
+        source = rules.sources.get(payment.source_id)
+        hook_event = HookEvent(
+            name=hook_type,
+            source=source.name if source else None,
+            payment=payment,
+            order=decision.order,
+            amount=amount,
+            event=event if isinstance(event, PaymentEvent) else None,
+            connection=connection,
         )
-        for hook_type, payment, amount in hook_calls(decision)
-        for source in (rules.sources.get(payment.source_id),)
-        for handler in rules.handlers.by_type.get(hook_type, ())
-    ]
+        calls += ((handler, hook_event) for handler in rules.handlers.by_type.get(hook_type, ()))
+    return calls
 
 
-async def _call(connection: Connection, call: _Call, timeout_s: float) -> None:
+async def _call(handler: Handler, hook_event: HookEvent, timeout_s: float) -> None:
     """Call one handler. Raises _HandlerFailedError, whatever the handler does."""
-    task = asyncio.create_task(_run(call), name=f"handler {handler_name(call.handler)}")
+    name = handler_name(handler)
+    task = asyncio.create_task(_run(handler, hook_event), name=f"handler {name}")
     try:
         await asyncio.wait({task}, timeout=timeout_s)
         is_late = not task.done()
@@ -166,14 +151,14 @@ async def _call(connection: Connection, call: _Call, timeout_s: float) -> None:
     if error is None:
         return
     if not isinstance(error, Retry | Reject):
-        log.error("handler_failed", handler=handler_name(call.handler), exc_info=error)
-    is_broken = not has_ended or not _is_in_transaction(connection)
+        log.error("handler_failed", handler=name, exc_info=error)
+    is_broken = not has_ended or not _is_in_transaction(hook_event.connection)
     raise _HandlerFailedError(_blocked_by(error), is_broken) from error
 
 
-async def _run(call: _Call) -> None:
+async def _run(handler: Handler, hook_event: HookEvent) -> None:
     try:
-        await call.handler(call.hook_event)
+        await handler(hook_event)
     except (SystemExit, KeyboardInterrupt) as error:
         raise RuntimeError("a handler wanted to end the process") from error
 
@@ -195,27 +180,27 @@ async def _cancel(task: asyncio.Task[None]) -> bool:
 async def _begin_hooks(connection: Connection, timeout_s: float) -> int:
     """Until `_end_hooks`, the transaction cannot be committed, and statements have a timeout."""
     timeout_ms = str(max(int(timeout_s * 1000), 1))
-    row = await QUERIES["begin_hooks"].row(connection, timeout_ms=timeout_ms)
-    assert row is not None
-    guard_id: int = row["id"]
+    guard_id: int = await QUERIES["begin_hooks"].value(connection, timeout_ms=timeout_ms)
     return guard_id
 
 
-async def _end_hooks(connection: Connection, guard_id: int) -> bool:
+async def _end_hooks(connection: Connection, guard_id: int, handler: Handler) -> bool:
     """Allow the commit again; returns whether the transaction is still the same one.
 
-    Raises _FailedTransactionError when it could not be committed.
+    Raises _HandlerFailedError when it could not be committed.
     """
     try:
         is_same = await QUERIES["end_hooks"].row(connection, id=guard_id) is not None
         await QUERIES["check_deferred"].run(connection)
         await QUERIES["defer_again"].run(connection)
-    except asyncpg.InFailedSQLTransactionError as error:
-        raise _FailedTransactionError("a statement failed, and its handler went on") from error
     except asyncpg.PostgresError as error:
-        if trouble(error) is Trouble.AWAY:
+        message = "what its handler wrote cannot be committed"
+        if isinstance(error, asyncpg.InFailedSQLTransactionError):
+            message = "a statement failed, and its handler went on"
+        elif trouble(error) is Trouble.AWAY:
             raise
-        raise _FailedTransactionError("what its handler wrote cannot be committed") from error
+        log.error("handler_failed", handler=handler_name(handler), exc_info=error)
+        raise _HandlerFailedError(_retry_later(message)) from error
     return is_same
 
 
@@ -243,8 +228,8 @@ def _retry_later(message: str) -> Blocked:
     return Blocked(EventProblem(Code.HANDLER_FAILED, message, is_final=False))
 
 
-def _transaction_ended(call: _Call) -> Blocked:
-    log.error("handler_broke_transaction", handler=handler_name(call.handler))
+def _transaction_ended(handler: Handler) -> Blocked:
+    log.error("handler_broke_transaction", handler=handler_name(handler))
     return _retry_later("its handler ended the transaction that it was called in")
 
 

@@ -203,10 +203,11 @@ def apply_link(payment: Payment, link: Link) -> Payment:
     )
 
 
-Item = Incoming | Rejected | QueuedEvent | Reapply
+EventItem = Incoming | Rejected | QueuedEvent
+Item = EventItem | Reapply
 
 
-def tally_key(item: Incoming | Rejected | QueuedEvent) -> TallyKey:
+def tally_key(item: EventItem) -> TallyKey:
     """The key under which the statistics count the item. Times of arrival are in UTC."""
     if isinstance(item, QueuedEvent):
         method = item.signature_method

@@ -5,7 +5,6 @@ and stored uses its nonce up. Few sources have nonces.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from paidonce.core.events import SourceId
@@ -18,14 +17,6 @@ QUERIES: Final = load_queries(__file__)
 
 NonceKey = tuple[SourceId, bytes]
 """A source and the digest of a nonce."""
-
-
-@dataclass(frozen=True, slots=True)
-class NonceUse:
-    """What a nonce was used for."""
-
-    fingerprint: bytes
-    fingerprint_version: int
 
 
 def has_nonces(items: Sequence[Item]) -> bool:
@@ -43,66 +34,48 @@ async def refuse_replays(
     if not has_nonces(items):
         return items
     uses = [_nonce_use(item) for item in items]
-    first: dict[NonceKey, NonceUse] = {}
+    first: dict[NonceKey, bytes] = {}
     for used in uses:
         if used is not None:
             first.setdefault(*used)
-    recorded = await (record_nonces if record else load_nonces)(connection, first)
+    if record:
+        await QUERIES["record_nonces"].run(
+            connection,
+            **_columns(first),
+            fingerprint=list(first.values()),
+            fingerprint_version=FINGERPRINT_VERSION,
+        )
+    # A new statement: it sees what the transactions committed that the first one waited for.
+    rows = await QUERIES["recorded_nonces"].rows(
+        connection, **_columns(first), fingerprint_version=FINGERPRINT_VERSION
+    )
+    recorded = {(SourceId(row[0]), row[1]): row[2] for row in rows}
     return [
         _refuse(item) if isinstance(item, Incoming) and _is_replayed(used, recorded) else item
         for item, used in zip(items, uses, strict=True)
     ]
 
 
-async def record_nonces(
-    connection: Connection, uses: Mapping[NonceKey, NonceUse]
-) -> Mapping[NonceKey, NonceUse]:
-    """Record the unused nonces; returns what each of all is used for now."""
-    await QUERIES["record_nonces"].run(
-        connection,
-        **_columns(uses),
-        fingerprint=[use.fingerprint for use in uses.values()],
-        fingerprint_version=[use.fingerprint_version for use in uses.values()],
-    )
-    # A new statement: it sees what the transactions committed that the first one waited for.
-    return await load_nonces(connection, uses)
-
-
-async def load_nonces(
-    connection: Connection, keys: Iterable[NonceKey]
-) -> Mapping[NonceKey, NonceUse]:
-    """What the used ones of these nonces were used for."""
-    rows = await QUERIES["recorded_nonces"].rows(connection, **_columns(keys))
-    return {(SourceId(row[0]), row[1]): NonceUse(row[2], row[3]) for row in rows}
-
-
 def _columns(keys: Iterable[NonceKey]) -> dict[str, object]:
-    keys = list(keys)
-    return {
-        "source_id": [source_id for source_id, _ in keys],
-        "digest": [digest for _, digest in keys],
-    }
+    source_ids, digests = zip(*keys, strict=True)
+    return {"source_id": source_ids, "digest": digests}
 
 
-def _nonce_use(item: Item) -> tuple[NonceKey, NonceUse] | None:
+def _nonce_use(item: Item) -> tuple[NonceKey, bytes] | None:
     """The nonce of the item, and what it is used for: the key and the meaning of the event."""
     if not isinstance(item, Incoming) or item.identity.nonce is None:
         return None
     source_id, key = item.key
     meaning = fingerprint(key.hex(), item.identity.fingerprint.hex())
-    return (source_id, key_digest(item.identity.nonce)), NonceUse(meaning, FINGERPRINT_VERSION)
+    return (source_id, key_digest(item.identity.nonce)), meaning
 
 
-def _is_replayed(
-    used: tuple[NonceKey, NonceUse] | None, recorded: Mapping[NonceKey, NonceUse]
-) -> bool:
-    """Whether it was used for something else. Other fingerprint versions cannot be compared."""
+def _is_replayed(used: tuple[NonceKey, bytes] | None, recorded: Mapping[NonceKey, bytes]) -> bool:
+    """Whether it was used for something else."""
     if used is None:
         return False
-    key, use = used
-    first = recorded.get(key, use)
-    same_version = first.fingerprint_version == use.fingerprint_version
-    return same_version and first.fingerprint != use.fingerprint
+    key, meaning = used
+    return recorded.get(key, meaning) != meaning
 
 
 def _refuse(item: Incoming) -> Rejected:

@@ -6,6 +6,7 @@ reason for which its payment needs review causes none of its own.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -17,7 +18,6 @@ from paidonce.core.state import Decision
 from paidonce.db.queries import WrittenRow
 from paidonce.notifications.model import Notification, clean
 from paidonce.processing.items import (
-    Incoming,
     Item,
     QueuedEvent,
     Reapply,
@@ -79,7 +79,7 @@ class NotificationRules:
 
     def _kind_of_event(self, result: Result) -> NotificationKind | None:
         item, outcome = result.item, result.outcome
-        if outcome is None or not isinstance(item, Incoming | Rejected | QueuedEvent):
+        if outcome is None or isinstance(item, Reapply):
             return None
         if isinstance(item, Rejected) and not item.signature_valid:
             return None
@@ -94,46 +94,44 @@ class NotificationRules:
 
     def _of_event(self, result: Result, kind: NotificationKind) -> Notification:
         item, outcome = result.item, result.outcome
-        assert isinstance(item, Incoming | Rejected | QueuedEvent)
+        assert not isinstance(item, Reapply)
         assert outcome is not None
         payment = result.decision.payment if result.decision else None
         details = {"code": outcome.code, "message": outcome.message} | _details(item, payment)
-        return Notification(
-            kind=kind,
-            at=self._now,
-            source=item.source.name,
-            event_id=item.event_id,
-            payment_id=payment.id if payment else None,
-            details=clean(details),
-        )
+        return self._notification(kind, item.source.name, item, payment, details)
 
     def _of_review(
         self, result: Result, payment: Payment, kind: NotificationKind, review: Reason
     ) -> Notification:
         item, outcome = result.item, result.outcome
         message = outcome.message if outcome and outcome.code == review else None
+        details = {"code": review, "message": message} | _details(item, payment)
+        found = self._notification(kind, self._source_name(payment), item, payment, details)
         is_later = kind is NotificationKind.PAYMENT_MISSING
-        return Notification(
-            kind=kind,
-            at=self._now,
-            source=self._source_name(payment),
-            event_id=None if isinstance(item, Reapply) else item.event_id,
-            payment_id=payment.id,
-            details=clean({"code": review, "message": message} | _details(item, payment)),
-            not_before=self._now + PAYMENT_DELAY if is_later else None,
-        )
+        return replace(found, not_before=self._now + PAYMENT_DELAY) if is_later else found
 
     def _of_receivable(self, item: Item, payment: Payment, owed_minor: int) -> Notification:
         currency = payment.facts.currency
         assert currency is not None
-        owed = {"amount": format_minor(owed_minor, currency), "currency": currency}
+        details = _details(item, payment) | _money(Money(owed_minor, currency))
+        kind = NotificationKind.RECEIVABLE
+        return self._notification(kind, self._source_name(payment), item, payment, details)
+
+    def _notification(
+        self,
+        kind: NotificationKind,
+        source: str,
+        item: Item,
+        payment: Payment | None,
+        details: Mapping[str, object],
+    ) -> Notification:
         return Notification(
-            kind=NotificationKind.RECEIVABLE,
+            kind=kind,
             at=self._now,
-            source=self._source_name(payment),
-            event_id=item.event_id if isinstance(item, Incoming | QueuedEvent) else None,
-            payment_id=payment.id,
-            details=clean(_details(item, payment) | owed),
+            source=source,
+            event_id=None if isinstance(item, Reapply) else item.event_id,
+            payment_id=payment.id if payment else None,
+            details=clean(details),
         )
 
     def _source_name(self, payment: Payment) -> str:

@@ -10,8 +10,9 @@ from paidonce.core.email import mask_email
 from paidonce.core.events import Code, PaymentEvent
 from paidonce.processing.items import (
     BatchResult,
-    Incoming,
+    EventItem,
     QueuedEvent,
+    Reapply,
     Rejected,
     Result,
     ResultKind,
@@ -36,27 +37,18 @@ def _count(results: Iterable[Result], now: datetime, finished_s: float) -> None:
     totals: Counter[tuple[metrics.PrometheusCounter, str]] = Counter()
     for result in results:
         item = result.item
-        if not isinstance(item, Incoming | Rejected | QueuedEvent):
+        if isinstance(item, Reapply):
             continue
         provider = item.source.provider.name
         for counter in _counters(result):
             totals[counter, provider] += 1
-        _observe(result, item, provider, now, finished_s)
+        duration_ms = _duration_ms(item, finished_s)
+        metrics.bound_histogram(metrics.DURATION, provider).observe(duration_ms)
+        if result.kind in (ResultKind.PROCESSED, ResultKind.IGNORED):
+            lag_ms = max((now - item.received_at).total_seconds(), 0) * 1000
+            metrics.bound_histogram(metrics.LAG, provider).observe(lag_ms)
     for (counter, provider), number in totals.items():
         metrics.bound(counter, provider).inc(number)
-
-
-def _observe(
-    result: Result,
-    item: Incoming | Rejected | QueuedEvent,
-    provider: str,
-    now: datetime,
-    finished_s: float,
-) -> None:
-    metrics.bound_histogram(metrics.DURATION, provider).observe(_duration_ms(item, finished_s))
-    if result.kind in (ResultKind.PROCESSED, ResultKind.IGNORED):
-        lag = now - item.received_at
-        metrics.bound_histogram(metrics.LAG, provider).observe(max(lag.total_seconds(), 0) * 1000)
 
 
 _COUNTERS: Final[dict[ResultKind, tuple[metrics.PrometheusCounter, ...]]] = {
@@ -88,40 +80,45 @@ def _counters(result: Result) -> Iterable[metrics.PrometheusCounter]:
 
 def _lines(results: Iterable[Result], finished_s: float) -> Iterable[OutcomeLine]:
     for result in results:
-        match result.item:
-            case Incoming() | QueuedEvent() as item:
-                yield _line(result, item, finished_s)
-            case Rejected() as item:
-                yield _refused_line(result, item, finished_s)
+        if not isinstance(result.item, Reapply):
+            yield _line(result, result.item, finished_s)
 
 
-def _line(result: Result, item: Incoming | QueuedEvent, finished_s: float) -> OutcomeLine:
-    identity, event, decision = item.identity, item.event, result.decision
+def _line(result: Result, item: EventItem, finished_s: float) -> OutcomeLine:
+    """The line of an event. Of a refused delivery: what it says, and why it is refused."""
+    identity, outcome, decision = item.identity, result.outcome, result.decision
+    code: str | None = outcome.code if outcome else None
+    event_key, email, age = None, None, None
+    if isinstance(item, Rejected):
+        decision, code = None, item.refusal.code
+    else:
+        event_key = f"{item.source.name}:{item.identity.key}"
+        email = item.event.email if isinstance(item.event, PaymentEvent) else None
+        if item.identity.occurred_at is not None:
+            age = item.received_at - item.identity.occurred_at
     before = decision.payment_before if decision else None
     after = decision.payment if decision else None
     period_before = decision.subscription_before if decision else None
     period_after = decision.subscription if decision else None
-    email = after.email if after else event.email if isinstance(event, PaymentEvent) else None
-    age = _age(item)
-    code = result.outcome.code if result.outcome else None
-    message = result.outcome.message if result.outcome else None
+    email = after.email if after else email
+    message = outcome.message if outcome else None
     is_ignored = result.kind is ResultKind.IGNORED
     return OutcomeLine(
         request_id=item.request.id,
         provider=item.source.provider.name,
         source=item.source.name,
         result=result.kind,
-        signature_valid=True,
+        signature_valid=item.signature_valid if isinstance(item, Rejected) else True,
         duration_ms=_duration_ms(item, finished_s),
         webhook_event_id=result.event_id,
-        external_event_id=identity.event_id,
-        external_payment_id=identity.payment_id,
-        event_key=f"{item.source.name}:{identity.key}",
-        event_type=identity.type,
-        incoming_status=identity.type,
-        amount=identity.amount,
-        currency=identity.currency,
-        order=identity.order,
+        external_event_id=identity.event_id if identity else None,
+        external_payment_id=identity.payment_id if identity else None,
+        event_key=event_key,
+        event_type=identity.type if identity else None,
+        incoming_status=identity.type if identity else None,
+        amount=identity.amount if identity else None,
+        currency=identity.currency if identity else None,
+        order=identity.order if identity else None,
         email=mask_email(email) if email else None,
         user_id=after.user_id if after else None,
         payment_status_before=before.facts.status if before else None,
@@ -139,45 +136,5 @@ def _line(result: Result, item: Incoming | QueuedEvent, finished_s: float) -> Ou
     )
 
 
-def _refused_line(result: Result, item: Rejected, finished_s: float) -> OutcomeLine:
-    identity = item.identity
-    return OutcomeLine(
-        request_id=item.request.id,
-        provider=item.source.provider.name,
-        source=item.source.name,
-        webhook_event_id=result.event_id,
-        external_event_id=identity.event_id if identity else None,
-        external_payment_id=identity.payment_id if identity else None,
-        event_key=None,
-        event_type=identity.type if identity else None,
-        signature_valid=item.signature_valid,
-        incoming_status=identity.type if identity else None,
-        amount=identity.amount if identity else None,
-        currency=identity.currency if identity else None,
-        order=identity.order if identity else None,
-        email=None,
-        user_id=None,
-        result=result.kind,
-        payment_status_before=None,
-        payment_status_after=None,
-        subscription_end_before=None,
-        subscription_end_after=None,
-        subscription_applied_before=None,
-        subscription_applied_after=None,
-        event_age_ms=None,
-        late_webhook=False,
-        test=item.request.is_test,
-        error_code=item.refusal.code,
-        error_message=result.outcome.message if result.outcome else None,
-        reason=None,
-        duration_ms=_duration_ms(item, finished_s),
-    )
-
-
-def _duration_ms(item: Incoming | Rejected | QueuedEvent, finished_s: float) -> float:
+def _duration_ms(item: EventItem, finished_s: float) -> float:
     return round((finished_s - item.request.started_s) * 1000, 3)
-
-
-def _age(item: Incoming | QueuedEvent) -> timedelta | None:
-    occurred_at = item.identity.occurred_at
-    return None if occurred_at is None else item.received_at - occurred_at

@@ -84,6 +84,12 @@ subscription_rows AS (
      ORDER BY s.id
        FOR NO KEY UPDATE SKIP LOCKED  -- locks
 ),
+locked_payments AS (
+    SELECT p.id, p.order_reference
+      FROM payments AS p
+     WHERE p.id IN (SELECT payment_id FROM wanted_payments)
+       AND (p.id, p.version) NOT IN (SELECT id, version FROM payment_rows)
+),
 wallet_rows AS (
     SELECT w.id, w.owner, w.currency, w.balance_minor, w.reserved_minor, w.receivable_minor,
            w.version
@@ -93,14 +99,7 @@ wallet_rows AS (
        FOR NO KEY UPDATE SKIP LOCKED  -- locks
 )
 SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
-       ARRAY(SELECT ROW (p.id, p.source_id, p.order_reference, p.email, p.user_id, p.plan_id,
-                         p.currency, p.captured_minor, p.refund_total_minor, p.refunded_minor,
-                         p.paid_at, p.failed_at, p.voided_at, p.canceled_at, p.refunded_at,
-                         p.processing_at, p.disputed_at, p.dispute_won_at, p.applied_at,
-                         p.applied_minor, p.reversed_minor, p.subscription_id, p.period_start,
-                         p.period_end, p.is_linked, p.is_contested, p.is_accepted,
-                         p.is_for_refund, p.is_test, p.is_expired, p.review, p.version)
-               FROM payment_rows AS p) AS payments,
+       ARRAY(SELECT ROW (id, source_id, payment_columns, version) FROM payment_rows) AS payments,
        ARRAY(SELECT n FROM named AS n) AS payment_ids,
        ARRAY(SELECT ROW (o.id, o.reference, o.kind, o.amount_minor, o.currency, o.user_id,
                          o.email, o.plan_id, o.wallet_id, o.sources, o.status,
@@ -113,10 +112,7 @@ SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
               WHERE r.payment_id IN (SELECT id FROM payment_rows)) AS refunds,
        ARRAY(SELECT u FROM found_users AS u) AS users,
        ARRAY(SELECT s FROM subscription_rows AS s) AS subscriptions,
-       ARRAY(SELECT p.id FROM payments AS p
-              WHERE p.id IN (SELECT payment_id FROM wanted_payments)
-                AND (p.id, p.version) NOT IN (SELECT id, version FROM payment_rows))
-           AS locked_payments,
+       ARRAY(SELECT id FROM locked_payments) AS locked_payments,
        ARRAY(SELECT w.user_id FROM wanted_subscriptions AS w
               WHERE w.id NOT IN (SELECT id FROM subscription_rows)) AS locked_users,
        ARRAY(SELECT w.reference FROM wanted_orders AS w
@@ -124,10 +120,8 @@ SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
                  OR (w.wallet_id IS NOT NULL
                      AND w.wallet_id NOT IN (SELECT id FROM wallet_rows))
              UNION
-             SELECT p.order_reference FROM payments AS p
-              WHERE p.id IN (SELECT payment_id FROM wanted_payments)
-                AND (p.id, p.version) NOT IN (SELECT id, version FROM payment_rows)
-                AND p.order_reference IS NOT NULL) AS locked_orders,
+             SELECT order_reference FROM locked_payments WHERE order_reference IS NOT NULL)
+           AS locked_orders,
        clock_timestamp() AS now;
 
 -- name: write
@@ -146,39 +140,17 @@ new_ids AS (
     RETURNING 1
 ),
 new_payments AS (
-    INSERT INTO payments (
-        id, source_id, order_reference, email, email_key, user_id, plan_id, currency,
-        captured_minor, refund_total_minor, refunded_minor, paid_at, failed_at, voided_at,
-        canceled_at, refunded_at, processing_at, disputed_at, dispute_won_at, applied_at,
-        applied_minor, reversed_minor, subscription_id, period_start, period_end, is_linked,
-        is_contested, is_accepted, is_for_refund, is_test, is_expired, review, version)
-    SELECT id, source_id, order_reference, email, email_key, user_id, plan_id, currency,
-           captured_minor, refund_total_minor, refunded_minor, paid_at, failed_at, voided_at,
-           canceled_at, refunded_at, processing_at, disputed_at, dispute_won_at, applied_at,
-           applied_minor, reversed_minor, subscription_id, period_start, period_end, is_linked,
-           is_contested, is_accepted, is_for_refund, is_test, is_expired, review, next_version
+    INSERT INTO payments (id, source_id, payment_columns, version)
+    SELECT id, source_id, payment_columns, next_version
       FROM unnest(:new_payments::written_payment[])
     RETURNING 1
 ),
 changed_payments AS (
     UPDATE payments AS p
-       SET order_reference = c.order_reference, email = c.email, email_key = c.email_key,
-           user_id = c.user_id, plan_id = c.plan_id, currency = c.currency,
-           captured_minor = c.captured_minor,
-           refund_total_minor = c.refund_total_minor, refunded_minor = c.refunded_minor,
-           paid_at = c.paid_at, failed_at = c.failed_at, voided_at = c.voided_at,
-           canceled_at = c.canceled_at, refunded_at = c.refunded_at,
-           processing_at = c.processing_at, disputed_at = c.disputed_at,
-           dispute_won_at = c.dispute_won_at, applied_at = c.applied_at,
-           applied_minor = c.applied_minor, reversed_minor = c.reversed_minor,
-           subscription_id = c.subscription_id, period_start = c.period_start,
-           period_end = c.period_end, is_linked = c.is_linked, is_contested = c.is_contested,
-           is_accepted = c.is_accepted, is_for_refund = c.is_for_refund, is_test = c.is_test,
-           is_expired = c.is_expired, review = c.review, version = c.next_version, updated_at = now(),
+       SET new_payment_values, version = c.next_version, updated_at = now(),
            transaction_id = pg_current_xact_id()
       FROM unnest(:payments::written_payment[]) AS c
-     WHERE p.id = c.id
-       AND p.version = c.version
+     WHERE p.id = c.id AND p.version = c.version
        AND (p.applied_at IS NULL OR p.applied_at = c.applied_at)
     RETURNING 1
 ),
@@ -193,8 +165,7 @@ changed_subscriptions AS (
        SET status = c.status, current_period_end = c.current_period_end,
            version = s.version + 1, updated_at = now()
       FROM unnest(:subscriptions::written_subscription[]) AS c
-     WHERE s.id = c.id
-       AND s.version = c.version
+     WHERE s.id = c.id AND s.version = c.version
     RETURNING 1
 ),
 changed_orders AS (
@@ -204,8 +175,7 @@ changed_orders AS (
            fulfilled_at = c.fulfilled_at, reversed_at = c.reversed_at, version = o.version + 1,
            updated_at = now(), transaction_id = pg_current_xact_id()
       FROM unnest(:orders::written_order[]) AS c
-     WHERE o.id = c.id
-       AND o.version = c.version
+     WHERE o.id = c.id AND o.version = c.version
     RETURNING 1
 ),
 new_events AS (
@@ -234,16 +204,11 @@ new_counts AS (
     RETURNING 1
 )
 SELECT require_written(
-    (SELECT count(*) FROM claimed_keys)
-    + (SELECT count(*) FROM new_ids)
-    + (SELECT count(*) FROM new_payments)
-    + (SELECT count(*) FROM changed_payments)
-    + (SELECT count(*) FROM new_subscriptions)
-    + (SELECT count(*) FROM changed_subscriptions)
-    + (SELECT count(*) FROM changed_orders)
-    + (SELECT count(*) FROM new_events)
-    + (SELECT count(*) FROM new_messages)
-    + (SELECT count(*) FROM new_queued)
+    (SELECT count(*) FROM claimed_keys) + (SELECT count(*) FROM new_ids)
+    + (SELECT count(*) FROM new_payments) + (SELECT count(*) FROM changed_payments)
+    + (SELECT count(*) FROM new_subscriptions) + (SELECT count(*) FROM changed_subscriptions)
+    + (SELECT count(*) FROM changed_orders) + (SELECT count(*) FROM new_events)
+    + (SELECT count(*) FROM new_messages) + (SELECT count(*) FROM new_queued)
     + (SELECT count(*) FROM new_counts), :expected);
 
 -- name: write_refunds
@@ -256,32 +221,29 @@ DO UPDATE SET amount_minor = greatest(refunds.amount_minor, excluded.amount_mino
 
 -- name: merge_payments
 -- Payments that are merged into another one: their ids and refunds move there, and they are deleted.
-WITH gone AS (
+WITH moved AS (
+    SELECT *
+      FROM unnest(:id::uuid[], :version::bigint[], :merged_into::uuid[])
+           AS given (id, version, merged_into)
+),
+gone AS (
     DELETE FROM payments AS p
-     USING unnest(:id::uuid[], :version::bigint[]) AS c (id, version)
-     WHERE p.id = c.id AND p.version = c.version
+     USING moved AS m
+     WHERE p.id = m.id AND p.version = m.version
        AND (p.applied_at IS NULL OR p.reversed_minor >= p.applied_minor)
     RETURNING p.id
 ),
 moved_ids AS (
-    UPDATE payment_ids AS i SET payment_id = c.merged_into
-      FROM unnest(:id::uuid[], :merged_into::uuid[]) AS c (id, merged_into)
-     WHERE i.payment_id = c.id
+    UPDATE payment_ids SET payment_id = m.merged_into FROM moved AS m WHERE payment_id = m.id
 ),
 moved_refunds AS (
-    UPDATE refunds AS r SET payment_id = c.merged_into
-      FROM unnest(:id::uuid[], :merged_into::uuid[]) AS c (id, merged_into)
-     WHERE r.payment_id = c.id
+    UPDATE refunds SET payment_id = m.merged_into FROM moved AS m WHERE payment_id = m.id
 ),
 moved_entries AS (
-    UPDATE ledger_entries AS e SET payment_id = c.merged_into
-      FROM unnest(:id::uuid[], :merged_into::uuid[]) AS c (id, merged_into)
-     WHERE e.payment_id = c.id
+    UPDATE ledger_entries SET payment_id = m.merged_into FROM moved AS m WHERE payment_id = m.id
 ),
 moved_trail AS (
-    UPDATE audit_log AS a SET payment_id = c.merged_into
-      FROM unnest(:id::uuid[], :merged_into::uuid[]) AS c (id, merged_into)
-     WHERE a.payment_id = c.id
+    UPDATE audit_log SET payment_id = m.merged_into FROM moved AS m WHERE payment_id = m.id
 )
 SELECT require_written((SELECT count(*) FROM gone), :expected);
 
@@ -291,8 +253,7 @@ WITH changed AS (
        SET balance_minor = c.balance_minor, receivable_minor = c.receivable_minor,
            version = w.version + 1, updated_at = now()
       FROM unnest(:wallets::written_wallet[]) AS c
-     WHERE w.id = c.id
-       AND w.version = c.version
+     WHERE w.id = c.id AND w.version = c.version
     RETURNING 1
 ),
 explained AS (
@@ -355,17 +316,18 @@ SELECT * FROM unnest(
 -- In the order of the digests, so that two transactions cannot deadlock. Waits for a transaction that
 -- is recording the same nonce.
 INSERT INTO nonces (source_id, digest, fingerprint, fingerprint_version)
-SELECT n.source_id, n.digest, n.fingerprint, n.fingerprint_version
-  FROM unnest(:source_id::smallint[], :digest::bytea[], :fingerprint::bytea[],
-              :fingerprint_version::smallint[])
-       AS n (source_id, digest, fingerprint, fingerprint_version)
+SELECT n.source_id, n.digest, n.fingerprint, :fingerprint_version
+  FROM unnest(:source_id::smallint[], :digest::bytea[], :fingerprint::bytea[])
+       AS n (source_id, digest, fingerprint)
  ORDER BY n.source_id, n.digest
 ON CONFLICT DO NOTHING;
 
 -- name: recorded_nonces
-SELECT n.source_id, n.digest, n.fingerprint, n.fingerprint_version
+-- Fingerprints of other versions cannot be compared.
+SELECT n.source_id, n.digest, n.fingerprint
   FROM unnest(:source_id::smallint[], :digest::bytea[]) AS wanted (source_id, digest)
-  JOIN nonces AS n USING (source_id, digest);
+  JOIN nonces AS n USING (source_id, digest)
+ WHERE n.fingerprint_version = :fingerprint_version;
 
 -- name: begin_hooks
 -- From here on the transaction cannot be committed, and statements have a timeout. The settings that

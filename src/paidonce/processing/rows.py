@@ -1,13 +1,15 @@
 """Values as database rows, and back.
 
-Rows to be written have the order of the composite types `written_…` in the schema; rows that are
-read have the order of the query `load`. `tests/processing/test_rows.py` fails when they differ.
+Rows to be written have the order of the composite types `written_…` in the schema. Rows that are
+read have the order of the query `load`, which is the order of the fields of their dataclasses.
+`tests/processing/test_rows.py` fails when they differ.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 from uuid import UUID
 
 import orjson
@@ -36,6 +38,32 @@ from paidonce.processing.items import EventKey, Incoming, QueuedEvent, Rejected
 
 _PENDING = (EventStatus.VALIDATED, EventStatus.FAILED_RETRYABLE)
 
+FACT_COLUMNS: Final = (
+    "currency", "captured_minor", "refund_total_minor", "refunded_minor", "paid_at", "failed_at",
+    "voided_at", "canceled_at", "refunded_at", "processing_at", "disputed_at", "dispute_won_at",
+)  # fmt: skip
+EFFECT_COLUMNS: Final = (
+    "reversed_minor", "subscription_id", "period_start", "period_end", "is_linked", "is_contested",
+    "is_accepted", "is_for_refund", "is_test",
+)  # fmt: skip
+PAYMENT_COLUMNS: Final = (
+    "order_reference", "email", "email_key", "user_id", "plan_id", *FACT_COLUMNS, "applied_at",
+    "applied_minor", *EFFECT_COLUMNS, "is_expired", "review",
+)  # fmt: skip
+"""The columns of a payment that can change."""
+
+_FACTS: Final = len(FACT_COLUMNS)
+_fact_values: Final = attrgetter(*FACT_COLUMNS)
+_effect_values: Final = attrgetter(*EFFECT_COLUMNS)
+_subscription_values: Final = attrgetter("id", "user_id", "product", "status", "current_period_end")
+order_row: Final[Callable[[Order], WrittenRow]] = attrgetter(
+    "id", "status", "applied_payment_id", "paid_at", "canceled_at", "refunded_at", "fulfilled_at",
+    "reversed_at", "version",
+)  # fmt: skip
+wallet_row: Final[Callable[[Wallet], WrittenRow]] = attrgetter(
+    "id", "balance_minor", "receivable_minor", "version"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
@@ -58,7 +86,6 @@ def payment_id_row(
 
 def payment_row(payment: Payment, messages: int) -> WrittenRow:
     """The row to be written. Each message about a payment has a version of its own."""
-    facts = payment.facts
     return (
         payment.id,
         payment.source_id,
@@ -67,30 +94,11 @@ def payment_row(payment: Payment, messages: int) -> WrittenRow:
         email_key(payment.email) if payment.email else None,
         payment.user_id,
         payment.plan_id,
-        facts.currency,
-        facts.captured_minor,
-        facts.refund_total_minor,
-        facts.refunded_minor,
-        facts.paid_at,
-        facts.failed_at,
-        facts.voided_at,
-        facts.canceled_at,
-        facts.refunded_at,
-        facts.processing_at,
-        facts.disputed_at,
-        facts.dispute_won_at,
+        *_fact_values(payment.facts),
         payment.applied_at,
         payment.applied_minor if payment.applied_at else None,
-        payment.reversed_minor,
-        payment.subscription_id,
-        payment.period_start,
-        payment.period_end,
-        payment.is_linked,
-        payment.is_contested,
-        payment.is_accepted,
-        payment.is_for_refund,
-        payment.is_test,
-        facts.is_expired,
+        *_effect_values(payment),
+        payment.facts.is_expired,
         payment.review,
         payment.version,
         payment.version + max(messages, 1),
@@ -98,44 +106,13 @@ def payment_row(payment: Payment, messages: int) -> WrittenRow:
 
 
 def subscription_row(subscription: Subscription) -> WrittenRow:
-    return (
-        subscription.id,
-        subscription.user_id,
-        subscription.product,
-        subscription.status,
-        subscription.current_period_end,
-        subscription.version or 1,
-    )
-
-
-def order_row(order: Order) -> WrittenRow:
-    return (
-        order.id,
-        order.status,
-        order.applied_payment_id,
-        order.paid_at,
-        order.canceled_at,
-        order.refunded_at,
-        order.fulfilled_at,
-        order.reversed_at,
-        order.version,
-    )
-
-
-def wallet_row(wallet: Wallet) -> WrittenRow:
-    return (wallet.id, wallet.balance_minor, wallet.receivable_minor, wallet.version)
+    return (*_subscription_values(subscription), subscription.version or 1)
 
 
 def entry_rows(movement_id: UUID, movement: Movement, now: datetime) -> list[WrittenRow]:
+    payment_id, currency = movement.payment_id, movement.currency
     return [
-        (
-            movement_id,
-            movement.payment_id,
-            entry.account,
-            movement.currency,
-            entry.amount_minor,
-            now,
-        )
+        (movement_id, payment_id, entry.account, currency, entry.amount_minor, now)
         for entry in movement.entries
     ]
 
@@ -143,93 +120,58 @@ def entry_rows(movement_id: UUID, movement: Movement, now: datetime) -> list[Wri
 def read_payment(
     cells: Sequence[Any], ids: tuple[ExternalId, ...], refunds: Mapping[str, int]
 ) -> Payment:
-    (
-        payment_id, source_id, order, email, user_id, plan_id, currency, captured_minor,
-        refund_total_minor, refunded_minor, paid_at, failed_at, voided_at, canceled_at, refunded_at,
-        processing_at, disputed_at, dispute_won_at, applied_at, applied_minor, reversed_minor,
-        subscription_id, period_start, period_end, is_linked, is_contested, is_accepted,
-        is_for_refund, is_test, is_expired, review, version,
-    ) = cells  # fmt: skip
+    payment_id, source_id, order, email, _, user_id, plan_id, *cells = cells
+    currency, captured_minor, total_minor, refunded_minor, *times = cells[:_FACTS]
+    applied_at, applied_minor, *effect, is_expired, review, version = cells[_FACTS:]
+    was_paid = times[0] is not None
     # A refund id may belong to another payment. Such a refund is only part of the total.
-    is_explained = max(refund_total_minor, sum(refunds.values())) >= refunded_minor
+    is_explained = max(total_minor, sum(refunds.values())) >= refunded_minor
+    times.append(is_expired)
     facts = Facts(
-        captured=Money(captured_minor, currency) if currency and paid_at else None,
-        refund_total_minor=refund_total_minor if is_explained else refunded_minor,
-        refunds=refunds,
-        refund_currency=None if paid_at else currency,
-        paid_at=paid_at,
-        failed_at=failed_at,
-        voided_at=voided_at,
-        canceled_at=canceled_at,
-        refunded_at=refunded_at,
-        processing_at=processing_at,
-        disputed_at=disputed_at,
-        dispute_won_at=dispute_won_at,
-        is_expired=is_expired,
+        Money(captured_minor, currency) if currency and was_paid else None,
+        total_minor if is_explained else refunded_minor,
+        refunds,
+        None if was_paid else currency,
+        *times,
     )
-    was_applied_whole = applied_at is not None and applied_minor is None
+    if applied_minor is None:
+        applied_minor = 0 if applied_at is None else captured_minor
+    effect += (parse_reason(review) if review else None, version)
     return Payment(
-        id=payment_id,
-        source_id=source_id,
-        ids=ids,
-        facts=facts,
-        order=order,
-        email=email,
-        user_id=user_id,
-        plan_id=plan_id,
-        applied_at=applied_at,
-        applied_minor=captured_minor if was_applied_whole else applied_minor or 0,
-        reversed_minor=reversed_minor,
-        subscription_id=subscription_id,
-        period_start=period_start,
-        period_end=period_end,
-        is_linked=is_linked,
-        is_contested=is_contested,
-        is_accepted=is_accepted,
-        is_for_refund=is_for_refund,
-        is_test=is_test,
-        review=parse_reason(review) if review else None,
-        version=version,
+        payment_id,
+        source_id,
+        ids,
+        facts,
+        order,
+        email,
+        user_id,
+        plan_id,
+        applied_at,
+        applied_minor,
+        *effect,
     )
 
 
 def read_subscription(cells: Sequence[Any]) -> Subscription:
-    subscription_id, user_id, product, status, current_period_end, version = cells
-    return Subscription(
-        id=subscription_id,
-        user_id=user_id,
-        product=product,
-        status=SubscriptionStatus(status),
-        current_period_end=current_period_end,
-        version=version,
-    )
+    subscription_id, user_id, product, status, *others = cells
+    return Subscription(subscription_id, user_id, product, SubscriptionStatus(status), *others)
 
 
 def read_order(cells: Sequence[Any]) -> Order:
-    (
-        order_id, reference, kind, amount_minor, currency, user_id, email, plan_id, wallet_id,
-        sources, status, applied_payment_id, paid_at, canceled_at, refunded_at, closed_at,
-        fulfilled_at, reversed_at, version,
-    ) = cells  # fmt: skip
+    order_id, reference, kind, amount_minor, currency, *cells = cells
+    user_id, email, plan_id, wallet_id, sources, status, *others = cells
     return Order(
-        id=order_id,
-        reference=reference,
-        kind=Kind(kind),
-        amount=Money(amount_minor, currency),
-        user_id=user_id,
-        email=email,
-        plan_id=plan_id,
-        wallet_id=wallet_id,
-        sources=None if sources is None else frozenset(sources),
-        status=OrderStatus(status),
-        applied_payment_id=applied_payment_id,
-        paid_at=paid_at,
-        canceled_at=canceled_at,
-        refunded_at=refunded_at,
-        closed_at=closed_at,
-        fulfilled_at=fulfilled_at,
-        reversed_at=reversed_at,
-        version=version,
+        order_id,
+        reference,
+        Kind(kind),
+        Money(amount_minor, currency),
+        user_id,
+        email,
+        plan_id,
+        wallet_id,
+        None if sources is None else tuple(sources),
+        OrderStatus(status),
+        *others,
     )
 
 
@@ -276,7 +218,7 @@ def event_update_row(
 
 
 def callback_row(item: Incoming | QueuedEvent, event: PaymentEvent) -> WrittenRow | None:
-    """The callback for the payout service, in the order of `store.CALLBACK_COLUMNS`.
+    """The callback for the payout service, in the order of the query `write_callbacks`.
 
     None for refunds and disputes: the service does not handle them.
     """

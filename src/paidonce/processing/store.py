@@ -17,25 +17,18 @@ from paidonce.core.orders import Order
 from paidonce.core.payments import Payment
 from paidonce.core.state import Rows, State
 from paidonce.core.subscriptions import Subscription
-from paidonce.core.tally import TallyRow
 from paidonce.core.wallets import Wallet
 from paidonce.db.queries import Connection, Query, WrittenRow, load_queries
 from paidonce.notifications import store as notifications_store
+from paidonce.processing import rows
 from paidonce.processing.items import EventKey, Rules
-from paidonce.processing.rows import (
-    StoredKey,
-    key_row,
-    order_row,
-    payment_id_row,
-    payment_row,
-    read_order,
-    read_payment,
-    read_subscription,
-    subscription_row,
-    wallet_row,
-)
+from paidonce.processing.rows import PAYMENT_COLUMNS, StoredKey
 
-QUERIES: Final = load_queries(__file__)
+_COLUMNS: Final = {
+    "payment_columns": ", ".join(PAYMENT_COLUMNS),
+    "new_payment_values": ", ".join(f"{name} = c.{name}" for name in PAYMENT_COLUMNS),
+}
+QUERIES: Final = {name: query.renamed(**_COLUMNS) for name, query in load_queries(__file__).items()}
 _LOAD_WITHOUT_LOCKS: Final = QUERIES["load"].without("locks")
 
 MAX_OF_ORDER: Final = 64
@@ -65,9 +58,6 @@ class LockedRows:
 
     def __bool__(self) -> bool:
         return bool(self.payments or self.users or self.orders or self.names)
-
-
-NO_LOCKED_ROWS: Final = LockedRows()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +91,7 @@ class Changes:
     messages: list[WrittenRow] = field(default_factory=list)
     message_counts: Counter[PaymentId] = field(default_factory=Counter)
     queued: list[WrittenRow] = field(default_factory=list)
-    counts: list[TallyRow] = field(default_factory=list)
+    counts: list[WrittenRow] = field(default_factory=list)
     audit: list[WrittenRow] = field(default_factory=list)
     notifications: list[WrittenRow] = field(default_factory=list)
     callbacks: list[WrittenRow] = field(default_factory=list)  # for the payout service
@@ -140,15 +130,15 @@ class Changes:
 
 async def load(connection: Connection, keys: LoadKeys, rules: Rules) -> Loaded:
     """Load and lock every row that the batch touches, without waiting for other transactions."""
-    return _read_loaded(await _load(connection, QUERIES["load"], keys), rules)
+    return await _load(connection, QUERIES["load"], keys, rules)
 
 
 async def load_without_locks(connection: Connection, keys: LoadKeys, rules: Rules) -> Loaded:
     """Load the same rows without locks. `write` fails if they have changed since."""
-    return _read_loaded(await _load(connection, _LOAD_WITHOUT_LOCKS, keys), rules)
+    return await _load(connection, _LOAD_WITHOUT_LOCKS, keys, rules)
 
 
-async def _load(connection: Connection, query: Query, keys: LoadKeys) -> asyncpg.Record:
+async def _load(connection: Connection, query: Query, keys: LoadKeys, rules: Rules) -> Loaded:
     event_keys = sorted(keys.keys)
     ids = sorted(keys.ids)
     row = await query.row(
@@ -165,7 +155,7 @@ async def _load(connection: Connection, query: Query, keys: LoadKeys) -> asyncpg
         user_id=list(keys.users),
     )
     assert row is not None
-    return row
+    return _read_loaded(row, rules)
 
 
 def blocked_on_digest(name: str) -> bytes:
@@ -178,8 +168,8 @@ async def try_lock_names_shared(connection: Connection, names: Iterable[str]) ->
 
     Returns the names that could be locked: nobody is creating these now.
     """
-    rows = await QUERIES["try_lock_names_shared"].rows(connection, name=sorted(names))
-    return {row["name"] for row in rows}
+    locked = await QUERIES["try_lock_names_shared"].rows(connection, name=sorted(names))
+    return {row["name"] for row in locked}
 
 
 async def lock_name(connection: Connection, name: str) -> None:
@@ -218,22 +208,22 @@ async def _write_common(connection: Connection, changes: Changes) -> None:
     payments = sorted(changes.payments, key=lambda one: one.id)
     subscriptions = sorted(changes.subscriptions, key=lambda one: one.user_id)
     counts = changes.message_counts
-    rows: dict[str, list[WrittenRow]] = {
-        "keys": sorted(key_row(*key) for key in changes.keys),
-        "ids": sorted(payment_id_row(*one) for one in changes.payment_ids),
-        "new_payments": [payment_row(one, counts[one.id]) for one in payments if one.is_new],
-        "payments": [payment_row(one, counts[one.id]) for one in payments if not one.is_new],
-        "new_subscriptions": [subscription_row(one) for one in subscriptions if one.is_new],
-        "subscriptions": [subscription_row(one) for one in subscriptions if not one.is_new],
-        "orders": [order_row(one) for one in sorted(changes.orders, key=lambda one: one.id)],
+    written: dict[str, list[WrittenRow]] = {
+        "keys": sorted(rows.key_row(*key) for key in changes.keys),
+        "ids": sorted(rows.payment_id_row(*one) for one in changes.payment_ids),
+        "new_payments": [rows.payment_row(one, counts[one.id]) for one in payments if one.is_new],
+        "payments": [rows.payment_row(one, counts[one.id]) for one in payments if not one.is_new],
+        "new_subscriptions": [rows.subscription_row(one) for one in subscriptions if one.is_new],
+        "subscriptions": [rows.subscription_row(one) for one in subscriptions if not one.is_new],
+        "orders": [rows.order_row(one) for one in sorted(changes.orders, key=lambda one: one.id)],
         "events": changes.events,
         "messages": changes.messages,
         "queued": changes.queued,
-        "counts": list(changes.counts),
+        "counts": changes.counts,
     }
-    expected = sum(map(len, rows.values()))
+    expected = sum(map(len, written.values()))
     if expected > 0:
-        await QUERIES["write"].rows(connection, **rows, expected=expected)
+        await QUERIES["write"].rows(connection, **written, expected=expected)
 
 
 async def _write_others(connection: Connection, changes: Changes, now: datetime) -> None:
@@ -244,17 +234,16 @@ async def _write_others(connection: Connection, changes: Changes, now: datetime)
         for refund_id, amount_minor in sorted(payment.facts.refunds.items())
     ]
     if refunds:
-        await QUERIES["write_refunds"].run(connection, **_arrays(REFUND_COLUMNS, sorted(refunds)))
+        await QUERIES["write_refunds"].run_with_rows(connection, sorted(refunds))
     if changes.wallets:
-        wallets = [wallet_row(one) for one in sorted(changes.wallets, key=lambda one: one.id)]
+        wallets = [rows.wallet_row(one) for one in sorted(changes.wallets, key=lambda one: one.id)]
         expected = len(wallets) + len(changes.entries)
         await QUERIES["write_wallets"].row(
             connection, wallets=wallets, entries=changes.entries, expected=expected
         )
     if changes.event_updates:
-        ids = [row[0] for row in changes.event_updates]
-        values = _arrays(EVENT_UPDATE_COLUMNS, changes.event_updates)
-        await QUERIES["update_events"].run(connection, **values, **_id_range(ids))
+        id_range = _id_range([row[0] for row in changes.event_updates])
+        await QUERIES["update_events"].run_with_rows(connection, changes.event_updates, **id_range)
     if changes.redelivered:
         ids = list(changes.redelivered)
         await QUERIES["requeue_redelivered"].run(
@@ -263,7 +252,7 @@ async def _write_others(connection: Connection, changes: Changes, now: datetime)
     if changes.unblocked:
         await QUERIES["requeue_unblocked"].run(connection, blocked_on=changes.unblocked, now=now)
     if changes.audit:
-        await QUERIES["write_audit"].run(connection, **_arrays(AUDIT_COLUMNS, changes.audit))
+        await QUERIES["write_audit"].run_with_rows(connection, changes.audit)
     await notifications_store.write(connection, changes.notifications)
     await write_callbacks(connection, changes.callbacks)
 
@@ -271,26 +260,9 @@ async def _write_others(connection: Connection, changes: Changes, now: datetime)
 async def write_callbacks(connection: Connection, callbacks: Sequence[WrittenRow]) -> None:
     """Store new callbacks for the payout service, and publish a message about each."""
     if callbacks:
-        values = _arrays(CALLBACK_COLUMNS, callbacks)
-        await QUERIES["write_callbacks"].run(
-            connection, **values, first_delay_s=CALLBACK_DELAYS_S[0]
+        await QUERIES["write_callbacks"].run_with_rows(
+            connection, callbacks, first_delay_s=CALLBACK_DELAYS_S[0]
         )
-
-
-REFUND_COLUMNS: Final = ("source_id", "refund_id", "payment_id", "amount_minor")
-EVENT_UPDATE_COLUMNS: Final = (
-    "id", "status", "error_code", "error_message", "attempts", "processed_at",
-)  # fmt: skip
-CALLBACK_COLUMNS: Final = (
-    "id", "source_id", "transaction_id", "gateway_status", "event_id", "received_at",
-    "amount_minor", "currency",
-)  # fmt: skip
-AUDIT_COLUMNS: Final = ("at", "event_id", "payment_id", "action", "success", "details")
-
-
-def _arrays(columns: Sequence[str], rows: Sequence[WrittenRow]) -> dict[str, object]:
-    """One array for each column, for `unnest`."""
-    return dict(zip(columns, zip(*rows, strict=True), strict=True))
 
 
 def _id_range(ids: Sequence[object]) -> dict[str, object]:
@@ -309,11 +281,11 @@ def _read_loaded(row: asyncpg.Record, rules: Rules) -> Loaded:
         ids[payment_id] = (*ids.get(payment_id, ()), external_id)
         payment_ids[source_id, external_id] = payment_id
     payments = (
-        read_payment(cells, ids.get(cells[0], ()), refunds.get(cells[0], {}))
+        rows.read_payment(cells, ids.get(cells[0], ()), refunds.get(cells[0], {}))
         for cells in row["payments"]
     )
-    orders = [read_order(cells) for cells in row["orders"]]
-    subscriptions = [read_subscription(cells) for cells in row["subscriptions"]]
+    orders = [rows.read_order(cells) for cells in row["orders"]]
+    subscriptions = [rows.read_subscription(cells) for cells in row["subscriptions"]]
     wallets = [Wallet(*cells) for cells in row["wallets"]]
     state = State(
         rules.plans,
@@ -326,12 +298,10 @@ def _read_loaded(row: asyncpg.Record, rules: Rules) -> Loaded:
         subscriptions=Rows({(one.user_id, one.product): one for one in subscriptions}),
         wallets=Rows({one.id: one for one in wallets}),
     )
-    locked = NO_LOCKED_ROWS
-    if row["locked_payments"] or row["locked_users"] or row["locked_orders"]:
-        locked = LockedRows(
-            payments=frozenset(row["locked_payments"]),
-            users=frozenset(row["locked_users"]),
-            orders=frozenset(row["locked_orders"]),
-        )
+    locked = LockedRows(
+        payments=frozenset(row["locked_payments"]),
+        users=frozenset(row["locked_users"]),
+        orders=frozenset(row["locked_orders"]),
+    )
     keys = {(source_id, digest): StoredKey(*key) for source_id, digest, *key in row["keys"]}
     return Loaded(row["now"], keys, state, locked)

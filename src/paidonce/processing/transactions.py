@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from paidonce.core.events import DEFERRED, Code, EventStatus, Outcome
-from paidonce.db.pool import Database, Trouble, away, is_lock_timeout, trouble
-from paidonce.db.queries import Connection
+from paidonce.db.pool import Database, OwnConnection, Trouble, away, is_lock_timeout, trouble
 from paidonce.processing.items import (
     BatchResult,
     Incoming,
@@ -104,9 +103,8 @@ class Processor:
     """Processes batches on a connection of its own, one transaction each."""
 
     def __init__(self, database: Database, rules: Rules) -> None:
-        self._database = database
         self._rules = rules
-        self._connection: Connection | None = None
+        self._connection = OwnConnection(database.dedicated)
         self._careful_until_s = 0.0
 
     async def process(self, items: Sequence[Item]) -> BatchResult:
@@ -121,20 +119,17 @@ class Processor:
 
     async def close(self) -> None:
         """Close the connection; the next call opens a new one."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.terminate()
+        self._connection.close()
 
     async def _attempt(self, items: Sequence[Item]) -> BatchResult:
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await self._database.dedicated()
+        connection = await self._connection.get()
         try:
             if time.monotonic() >= self._careful_until_s:
-                processed = await process_without_locks(self._connection, items, self._rules)
+                processed = await process_without_locks(connection, items, self._rules)
                 if processed is not None:
                     return processed
-            async with self._connection.transaction():
-                return await process(self._connection, items, self._rules)
+            async with connection.transaction():
+                return await process(connection, items, self._rules)
         except Exception as error:
             if trouble(error) is Trouble.RERUN:
                 self._be_careful(error)
