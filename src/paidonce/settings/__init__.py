@@ -24,7 +24,7 @@ LONGEST_RESERVATION_S: Final = 366 * 86_400
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """The variable with the folder in which processes that serve together keep their metrics.
 
-The Prometheus library reads it on import: set it before `telemetry` is imported."""
+The Prometheus library reads it on import: set it before `telemetry.metrics` is imported."""
 _RATE: Final = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
 _KAFKA_URL: Final = re.compile(r"kafka://[^\s,@/:]+:\d{1,5}(,[^\s,@/:]+:\d{1,5})*")
 _SOURCE_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")

@@ -4,8 +4,6 @@ from paidonce.db.migrations import run_file
 
 revision = "0001"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
