@@ -166,7 +166,7 @@ def _background(
         services.append(_query_service(settings, database, rules, bus, bus_wakeup))
     if Role.JANITOR in roles:
         tasks = [ReservationExpiry(), *usual_tasks(settings.retention)]
-        services.append(Janitor(database, settings.retention, tasks, leader))
+        services.append(Janitor(database, tasks, leader))
     return services
 
 

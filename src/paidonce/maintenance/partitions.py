@@ -11,15 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from paidonce.db import schema
 from paidonce.db.pool import is_lock_timeout
 from paidonce.db.queries import Connection, load_queries
-from paidonce.db.schema import (
-    attach_partition,
-    ensure_partitions,
-    id_range,
-    next_month,
-    partition_name,
-)
 from paidonce.errors import ArchiveError
 from paidonce.maintenance.archive import Archive
 from paidonce.telemetry import logger
@@ -43,7 +37,7 @@ class NewPartitions:
     period_s = HOURLY_S
 
     async def run_once(self, connection: Connection, now: datetime) -> bool:
-        created = await ensure_partitions(connection, now)
+        created = await schema.ensure_partitions(connection, now)
         if created:
             log.info("partitions_created", names=created)
         return False
@@ -78,9 +72,10 @@ class OldPartitions:
             await self.archive.check()
         finished = await finish_detaching(connection)
         old = await self._find_old(connection, now)
+        mark = ARCHIVE_MARK if self.archive is not None else DROP_MARK if self.is_dropped else None
         for month in old[:MAX_MONTHS]:
-            await detach(connection, month, mark=self._mark)
-        names = finished + [partition_name(month) for month in old[:MAX_MONTHS]]
+            await detach(connection, month, mark=mark)
+        names = finished + [schema.partition_name(month) for month in old[:MAX_MONTHS]]
         if names:
             log.info("partitions_detached", names=names)
         has_more = len(old) > MAX_MONTHS
@@ -90,19 +85,17 @@ class OldPartitions:
             await _drop_detached(connection)
         return has_more
 
-    @property
-    def _mark(self) -> str | None:
-        if self.archive is not None:
-            return ARCHIVE_MARK
-        return DROP_MARK if self.is_dropped else None
-
     async def _find_old(self, connection: Connection, now: datetime) -> list[datetime]:
         if self.days == 0:
             return []
-        old = await old_months(connection, now - timedelta(days=self.days))
+        before = now - timedelta(days=self.days)
+        months = map(_month_of, await attached_partitions(connection))
+        old = [
+            month for month in months if month is not None and schema.next_month(month) <= before
+        ]
         kept = [month for month in old if await _has_pending("webhook_events", connection, month)]
         if kept:
-            names = [partition_name(month) for month in kept]
+            names = [schema.partition_name(month) for month in kept]
             log.info("partitions_kept", names=names, detail="pending events, or dead letters")
         return [month for month in old if month not in kept]
 
@@ -144,19 +137,13 @@ async def _drop_detached(connection: Connection) -> None:
         log.info("partitions_kept", names=kept, detail="an event in them is pending again")
 
 
-async def old_months(connection: Connection, before: datetime) -> list[datetime]:
-    """The months that ended by then and still have their partition, the oldest first."""
-    found = map(_month_of, await attached_partitions(connection))
-    return [month for month in found if month is not None and next_month(month) <= before]
-
-
 async def detach(connection: Connection, month: datetime, *, mark: str | None) -> None:
     """Make the month a table of its own, with this comment. Not in a transaction.
 
     It waits for every transaction that uses the events; nobody waits for it. If that takes too
     long, the session's lock_timeout ends it, and `finish_detaching` continues.
     """
-    name = partition_name(month)
+    name = schema.partition_name(month)
     try:
         # Before the detach, so that an interrupted one is known to be removed.
         if mark is not None:
@@ -201,7 +188,7 @@ async def _reattach_if_pending(connection: Connection, name: str) -> bool:
         return False
     async with connection.transaction():
         # Detaching left a check of the bounds, so that attaching reads no rows.
-        await attach_partition(connection, month)
+        await schema.attach_partition(connection, month)
         await _comment(connection, name, "NULL")
     return True
 
@@ -209,7 +196,7 @@ async def _reattach_if_pending(connection: Connection, name: str) -> bool:
 async def _has_pending(table: str, connection: Connection, month: datetime) -> bool:
     """Whether an event of this month still has to be processed, or needs a person."""
     query = QUERIES["has_pending_events"].renamed(webhook_events=table)
-    first, end = id_range(month)
+    first, end = schema.id_range(month)
     return bool(await query.value(connection, first_id=first, end_id=end))
 
 
