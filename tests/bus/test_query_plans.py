@@ -71,7 +71,6 @@ def assert_few(nodes: list[Node], limit: int) -> None:
             assert touched * node["Actual Loops"] <= limit, node
 
 
-OPEN_LETTERS: Final = dead_letters.QUERIES["list_dead_letters"].without("discarded")
 ANY_LETTER: Final[dict[str, Any]] = {**BusDeadLetterFilter().model_dump(), "limit": 50}
 MOST: Final[dict[str, Any]] = {"most": outbox.MAX_COUNTED}
 
@@ -94,9 +93,9 @@ MOST: Final[dict[str, Any]] = {"most": outbox.MAX_COUNTED}
         (groups.QUERIES["lock_cursors"], {"consumer": "c", "types": ["thing"]}, 0),
         (dead_letters.QUERIES["next_retry"], {"consumer": "c"}, 0),
         (dead_letters.QUERIES["count_dead_letters"], MOST, 0),
-        (OPEN_LETTERS, {**ANY_LETTER, "cursor": None}, 0),
-        (OPEN_LETTERS, {**ANY_LETTER, "consumer": "c", "cursor": HISTORY}, 0),
-        (dead_letters.QUERIES["lock_dead_letters"], {**ANY_LETTER, "after": 0}, 0),
+        (dead_letters.LIST_OPEN, {**ANY_LETTER, "cursor": None}, 0),
+        (dead_letters.LIST_OPEN, {**ANY_LETTER, "consumer": "c", "cursor": HISTORY}, 0),
+        (dead_letters.LOCK, {**ANY_LETTER, "after": 0}, 0),
     ],
     ids=[
         "unpublished",

@@ -6,11 +6,11 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from uuid_utils.compat import uuid7
 
 from paidonce.core.input import Text, Time
-from paidonce.db.paging import ListQuery
+from paidonce.db.paging import Filter, ListQuery
 
 TOPIC_PREFIX: Final = "paidonce."
 SOURCE: Final = "/paidonce"
@@ -101,10 +101,8 @@ class BusStatus:
         return found
 
 
-class BusDeadLetterFilter(BaseModel):
+class BusDeadLetterFilter(Filter):
     """Which dead letters of the bus; all filters have to match."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     consumer: Text | None = Field(None, description="Of this consumer group.")
     type: Text | None = Field(None, description="Of this message type.")

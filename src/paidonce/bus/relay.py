@@ -19,9 +19,8 @@ from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.runtime.leader import Leader, Leadership
 from paidonce.runtime.service import POLLING, Delays, Service
 from paidonce.runtime.wakeup import Wakeup
-from paidonce.telemetry import logger
 
-log = logger(__name__)
+log = telemetry.logger(__name__)
 
 ROLE: Final = "relay"
 MAX_BATCH: Final = 1_000

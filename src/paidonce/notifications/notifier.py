@@ -23,9 +23,8 @@ from paidonce.notifications.model import NotificationMessage
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.runtime.leader import Leader, Leadership, LeadershipLostError
 from paidonce.runtime.service import Backoff, Service
-from paidonce.telemetry import logger
 
-log = logger(__name__)
+log = telemetry.logger(__name__)
 
 ROLE: Final = "notifier"
 POLL_S: Final = 1.0

@@ -1,6 +1,7 @@
 """Reads Kafka topics as a member of a consumer group."""
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -23,9 +24,8 @@ from paidonce.bus.model import Message, topic_of
 from paidonce.db.queries import Connection
 from paidonce.errors import BusUnavailableError, InvalidMessageError
 from paidonce.runtime.daemon_thread import DaemonThread
-from paidonce.telemetry import logger
 
-log = logger(__name__)
+log = telemetry.logger(__name__)
 
 WAIT_S: Final = 0.2
 """How long to wait for a first message."""
@@ -43,12 +43,12 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class _InvalidRecord:
-    """A record that is not a valid message."""
+    """A record that is not a valid message, and its dead letter."""
 
     partition: Partition
     offset: int
-    record: Record
     error: str
+    dead_letter: Record
 
 
 class KafkaReader(Reader):
@@ -124,7 +124,7 @@ class KafkaReader(Reader):
             log.warning("kafka_close_timed_out", group=self._group)
 
     async def _dead_letter_invalid(self, records: Sequence[_InvalidRecord]) -> None:
-        await self._publisher.publish([self._dead_letter_record(one) for one in records])
+        await self._publisher.publish([one.dead_letter for one in records])
         self._dead_lettered.update((one.partition, one.offset) for one in records)
         (topic, partition), offset = records[0].partition, records[0].offset
         log.warning(
@@ -170,25 +170,30 @@ class KafkaReader(Reader):
         return messages, invalid
 
     def _parse(self, record: Any) -> Message | _InvalidRecord:
-        topic, key, body = record.topic(), record.key(), record.value()
-        headers = record.headers() or []
         try:
             return message_of(
-                topic=self._options.our_topic(topic),
-                key=key,
-                headers=headers,
-                body=body,
+                topic=self._options.our_topic(record.topic()),
+                key=record.key(),
+                headers=record.headers() or [],
+                body=record.value(),
                 published_at=_written_at(record),
             )
         except InvalidMessageError as error:
-            # A dead letter has limits: the whole record stays in its topic, while that keeps it.
-            kept = Record(
-                topic,
-                key and key[:MAX_KEY_BYTES],
-                _limit_headers(headers),
-                body and body[:MAX_BODY_BYTES],
-            )
-            return _InvalidRecord((topic, record.partition()), record.offset(), kept, str(error))
+            return self._invalid(record, str(error))
+
+    def _invalid(self, record: Any, error: str) -> _InvalidRecord:
+        """A dead letter has limits: the whole record stays in its topic, while that keeps it."""
+        topic, partition, offset = record.topic(), record.partition(), record.offset()
+        key, body = record.key(), record.value()
+        headers = [
+            *_limit_headers(record.headers() or []),
+            *_error_headers(error, 0, topic),
+            ("dlq_partition", b"%d" % partition),
+            ("dlq_offset", b"%d" % offset),
+        ]
+        key, body = key and key[:MAX_KEY_BYTES], body and body[:MAX_BODY_BYTES]
+        dead_letter = Record(self._dead_letter_topic(topic), key, headers, body)
+        return _InvalidRecord((topic, partition), offset, error, dead_letter)
 
     def _acknowledge(self) -> None:
         self._uncommitted |= {partition: end for partition, (_, end) in self._fetched.items()}
@@ -225,11 +230,9 @@ class KafkaReader(Reader):
             raise unavailable(error) from None
         lags = dict.fromkeys(self._aggregate_types.values(), 0)
         lost = 0
-        for at, offsets in self._topics.offset_ranges(committed).items():
-            lags[self._aggregate_types[at.topic]] += max(
-                offsets.end - max(at.offset, offsets.begin), 0
-            )
-            lost += self._new_losses(at, offsets.begin)
+        for at, (begin, end) in self._topics.offset_ranges(committed).items():
+            lags[self._aggregate_types[at.topic]] += max(end - max(at.offset, begin), 0)
+            lost += self._new_losses(at, begin)
         return Lag(lags, lost)
 
     def _new_losses(self, committed: TopicPartition, begin: int) -> int:
@@ -271,27 +274,14 @@ class KafkaReader(Reader):
     def _dead_letter_topic(self, topic: str) -> str:
         return f"{topic}.{self._group}.dlq"
 
-    def _dead_letter_record(self, invalid: _InvalidRecord) -> Record:
-        topic, partition = invalid.partition
-        headers = [
-            *invalid.record.headers,
-            *_error_headers(invalid.error, 0, topic),
-            ("dlq_partition", b"%d" % partition),
-            ("dlq_offset", b"%d" % invalid.offset),
-        ]
-        name = self._dead_letter_topic(topic)
-        return Record(name, invalid.record.key, headers, invalid.record.body)
-
 
 def _written_at(record: Any) -> datetime | None:
     """When the record was written; None if it has no valid time: producers may choose it."""
     kind, at_ms = record.timestamp()
-    try:
-        return (
-            None if kind == TIMESTAMP_NOT_AVAILABLE else datetime.fromtimestamp(at_ms / 1000, UTC)
-        )
-    except (ValueError, OverflowError, OSError):
-        return None
+    with suppress(ValueError, OverflowError, OSError):
+        if kind != TIMESTAMP_NOT_AVAILABLE:
+            return datetime.fromtimestamp(at_ms / 1000, UTC)
+    return None
 
 
 def _limit_headers(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, bytes]]:

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -29,14 +28,6 @@ _FORBIDDEN: Final = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetRange:
-    """Offsets of a partition: of its first message, and of the next one to be written."""
-
-    begin: int
-    end: int
 
 
 class Topics:
@@ -70,15 +61,18 @@ class Topics:
 
     def offset_ranges(
         self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, OffsetRange]:
-        """The offsets of the messages in each partition. Raises BusUnavailableError."""
+    ) -> Mapping[TopicPartition, tuple[int, int]]:
+        """The offset of each partition's first message, and of the next one to be written.
+
+        Raises BusUnavailableError.
+        """
         try:
             begins = self._offsets(partitions, _EARLIEST)
             ends = self._offsets(partitions, _LATEST)
         except (KafkaException, TimeoutError) as error:
             raise unavailable(error) from None
         keys = {at: (at.topic, at.partition) for at in partitions}
-        return {at: OffsetRange(begins[key], ends[key]) for at, key in keys.items()}
+        return {at: (begins[key], ends[key]) for at, key in keys.items()}
 
     def _partition_counts(self, timeout_s: float) -> Mapping[str, int]:
         try:
