@@ -32,6 +32,7 @@ MAX_BATCH: Final = 500
 RETRY_POLL_S: Final = 1.0
 """How often to look for dead letters that an operator retries."""
 RETRY_FOR_S: Final = 0.5
+"""How long to consume them before new messages have their turn."""
 HEARTBEAT_S: Final = 10.0
 
 
@@ -208,7 +209,7 @@ class Consumer(Service):
         connection = await self._connect()
         lags = None
         try:
-            lag = await self._reader.lag(connection)
+            lag = await self._reader.lag()
             self._unreported_losses += lag.lost
             lags = lag.by_type
         except BusUnavailableError as error:

@@ -127,7 +127,7 @@ class DeadLetterQueue:
     ) -> None:
         """Store the message and notify, in the transaction that skips it."""
         await add(connection, self._group, message, failure.error, failure.attempts)
-        await reader.dead_letter(connection, message, failure.error, failure.attempts)
+        await reader.dead_letter(message, failure.error, failure.attempts)
         details = {"consumer": self._group, "type": message.type, "key": message.key}
         notification = Notification(
             NotificationKind.BUS_DEAD_LETTER,

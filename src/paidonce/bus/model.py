@@ -58,14 +58,6 @@ def topic_of(aggregate_type: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Backlog:
-    """Messages that are not published yet: how many, and the age of the oldest."""
-
-    number: int
-    oldest_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class GroupStatus:
     """A consumer group in one topic.
 

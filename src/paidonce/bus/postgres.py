@@ -18,9 +18,6 @@ class PostgresBus(Bus):
 
     is_outbox = True
 
-    async def publish(self, messages: Sequence[Message]) -> None:
-        """Nothing to do: the relay publishes by marking."""
-
     def reader(self, group: str, aggregate_types: Collection[str]) -> "PostgresReader":
         """A reader. One process of a group at a time reads each topic."""
         return PostgresReader(group, aggregate_types)

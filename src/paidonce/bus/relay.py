@@ -25,6 +25,7 @@ log = telemetry.logger(__name__)
 ROLE: Final = "relay"
 MAX_BATCH: Final = 1_000
 PUBLISH_TIMEOUT_S: Final = 60.0
+"""The limit for a bus that has none of its own."""
 PAUSE_AFTER_FAILURE_S: Final = 0.5
 
 

@@ -15,8 +15,7 @@ from paidonce.db.search import read_in_order
 from paidonce.errors import ConflictError, NotFoundError
 
 BATCH: Final = 500
-MAX_BATCHES: Final = 200
-"""How many batches of dead letters one call retries or discards."""
+MAX_BATCHES: Final = 200  # of dead letters that one call retries or discards
 
 
 class BusService:
@@ -29,10 +28,10 @@ class BusService:
     async def status(self) -> model.BusStatus:
         """Unpublished messages, the lag of each group, and its number of dead letters."""
         async with self._database.connection() as connection, read_in_order(connection):
-            backlog = await outbox.backlog(connection)
+            unpublished, oldest_s = await outbox.backlog(connection)
             found = await groups.list_groups(connection)
             dead = await dead_letters.count_by_group(connection)
-        return model.BusStatus(backlog.number, round(backlog.oldest_s, 3), found, dead)
+        return model.BusStatus(unpublished, round(oldest_s, 3), found, dead)
 
     async def search(self, query: model.BusDeadLetterQuery) -> Page[model.BusDeadLetter]:
         """A page of dead letters, newest first."""
@@ -84,11 +83,7 @@ class BusService:
         return done[0]
 
     async def _change_all(
-        self,
-        filter_: model.BusDeadLetterFilter,
-        actor: Actor,
-        reason: str | None,
-        is_dry_run: bool,
+        self, filter_: model.BusDeadLetterFilter, actor: Actor, reason: str | None, is_dry_run: bool
     ) -> model.BusDeadLetterCount:
         now = datetime.now(UTC)
         filter_ = filter_.model_copy(update={"until": min(filter_.until or now, now)})

@@ -5,6 +5,7 @@ detached, archived if that is wanted, and dropped. The comment of the table says
 detached for. The next run continues where the last one stopped. Nobody who writes events waits.
 """
 
+import asyncio
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class OldPartitions:
 
     async def _remove(self, connection: Connection, now: datetime) -> bool:
         if self.archive is not None:
-            await self.archive.check()
+            await asyncio.to_thread(self.archive.check)
         finished = await finish_detaching(connection)
         old = await self._find_old(connection, now)
         mark = ARCHIVE_MARK if self.archive is not None else DROP_MARK if self.is_dropped else None

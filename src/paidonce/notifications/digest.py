@@ -15,7 +15,7 @@ MAX_SHOWN: Final = 5
 MAX_DETAILS: Final = 12
 MAX_DETAIL: Final = 300
 
-_NAMES: Final = {
+_NAMES: Final[Mapping[str, tuple[str, str]]] = {
     NotificationKind.DEAD_LETTER: ("dead letter", "dead letters"),
     NotificationKind.CONFLICT: ("conflict", "conflicts"),
     NotificationKind.MISMATCH: ("wrong amount", "wrong amounts"),
@@ -109,7 +109,7 @@ def _counts(groups: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _counted(kind: str, number: int) -> str:
-    one, many = _NAMES[NotificationKind(kind)] if kind in set(NotificationKind) else (kind, kind)
+    one, many = _NAMES.get(kind, (kind, kind))
     return f"{number} {one if number == 1 else many}"
 
 

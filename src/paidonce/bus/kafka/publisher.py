@@ -5,12 +5,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from paidonce.bus.cloud_events import Headers
+from paidonce.bus.cloud_events import Record
 from paidonce.bus.kafka.options import KafkaOptions
 from paidonce.bus.kafka.topics import Topics, unavailable
 from paidonce.errors import BusUnavailableError
@@ -19,16 +18,6 @@ from paidonce.runtime.daemon_thread import DaemonThread
 PUBLISH_TIMEOUT_S: Final = 10.0
 FLUSH_S: Final = 0.1
 CLOSE_TIMEOUT_S: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A record to write."""
-
-    topic: str
-    key: bytes | None
-    headers: Headers
-    body: bytes | None
 
 
 class Publisher:

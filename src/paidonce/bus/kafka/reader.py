@@ -15,10 +15,11 @@ from confluent_kafka import (
 )
 
 from paidonce import telemetry
-from paidonce.bus.cloud_events import MAX_BODY_BYTES, MAX_KEY_BYTES, headers_of, message_of
+from paidonce.bus import cloud_events
+from paidonce.bus.cloud_events import Headers, Record
 from paidonce.bus.contract import Lag, Reader
 from paidonce.bus.kafka.options import KafkaOptions
-from paidonce.bus.kafka.publisher import Publisher, Record
+from paidonce.bus.kafka.publisher import Publisher
 from paidonce.bus.kafka.topics import LAG_TIMEOUT_S, Topics, unavailable
 from paidonce.bus.model import Message, topic_of
 from paidonce.db.queries import Connection
@@ -103,16 +104,14 @@ class KafkaReader(Reader):
     async def rewind(self) -> None:
         await self._thread.run(self._rewind)
 
-    async def dead_letter(
-        self, connection: Connection, message: Message, error: str, attempts: int
-    ) -> None:
+    async def dead_letter(self, message: Message, error: str, attempts: int) -> None:
         """Write the message to `<topic>.<group>.dlq`. Raises BusUnavailableError."""
         topic = self._options.kafka_topic(message.topic)
-        headers = [*headers_of(message), *_error_headers(error, attempts, topic)]
+        headers = [*cloud_events.headers_of(message), *_error_headers(error, attempts, topic)]
         name = self._dead_letter_topic(topic)
         await self._publisher.publish([Record(name, message.key.encode(), headers, message.body)])
 
-    async def lag(self, connection: Connection) -> Lag:
+    async def lag(self) -> Lag:
         """Messages that the whole group has not acknowledged. Raises BusUnavailableError."""
         return await self._thread.run(self._lag)
 
@@ -170,30 +169,29 @@ class KafkaReader(Reader):
         return messages, invalid
 
     def _parse(self, record: Any) -> Message | _InvalidRecord:
+        topic, key, body = record.topic(), record.key(), record.value()
+        headers = record.headers() or []
         try:
-            return message_of(
-                topic=self._options.our_topic(record.topic()),
-                key=record.key(),
-                headers=record.headers() or [],
-                body=record.value(),
-                published_at=_written_at(record),
+            return cloud_events.message_of(
+                Record(topic, key, headers, body),
+                self._options.our_topic(topic),
+                _written_at(record),
             )
         except InvalidMessageError as error:
-            return self._invalid(record, str(error))
-
-    def _invalid(self, record: Any, error: str) -> _InvalidRecord:
-        """A dead letter has limits: the whole record stays in its topic, while that keeps it."""
-        topic, partition, offset = record.topic(), record.partition(), record.offset()
-        key, body = record.key(), record.value()
-        headers = [
-            *_limit_headers(record.headers() or []),
-            *_error_headers(error, 0, topic),
-            ("dlq_partition", b"%d" % partition),
-            ("dlq_offset", b"%d" % offset),
-        ]
-        key, body = key and key[:MAX_KEY_BYTES], body and body[:MAX_BODY_BYTES]
-        dead_letter = Record(self._dead_letter_topic(topic), key, headers, body)
-        return _InvalidRecord((topic, partition), offset, error, dead_letter)
+            partition, offset = record.partition(), record.offset()
+            # A dead letter has limits: the whole record stays in its topic, while that keeps it.
+            dead_letter = Record(
+                self._dead_letter_topic(topic),
+                key and key[: cloud_events.MAX_KEY_BYTES],
+                [
+                    *_limit_headers(headers),
+                    *_error_headers(str(error), 0, topic),
+                    ("dlq_partition", b"%d" % partition),
+                    ("dlq_offset", b"%d" % offset),
+                ],
+                body and body[: cloud_events.MAX_BODY_BYTES],
+            )
+            return _InvalidRecord((topic, partition), offset, str(error), dead_letter)
 
     def _acknowledge(self) -> None:
         self._uncommitted |= {partition: end for partition, (_, end) in self._fetched.items()}
@@ -284,17 +282,16 @@ def _written_at(record: Any) -> datetime | None:
     return None
 
 
-def _limit_headers(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, bytes]]:
+def _limit_headers(headers: Headers) -> Headers:
     """The headers of an invalid record; none if they are too large."""
     found = [(name, value or b"") for name, value in headers]
     size = sum(len(name.encode()) + len(value) for name, value in found)
     return found if size <= MAX_HEADERS_BYTES else []
 
 
-def _error_headers(error: str, attempts: int, topic: str) -> list[tuple[str, bytes]]:
-    headers = {
-        "dlq_error": error[:MAX_ERROR_CHARS],
-        "dlq_attempts": str(attempts),
-        "dlq_topic": topic,
-    }
-    return [(name, value.encode()) for name, value in headers.items()]
+def _error_headers(error: str, attempts: int, topic: str) -> Headers:
+    return [
+        ("dlq_error", error[:MAX_ERROR_CHARS].encode()),
+        ("dlq_attempts", b"%d" % attempts),
+        ("dlq_topic", topic.encode()),
+    ]
