@@ -10,7 +10,7 @@ from paidonce.bus import dead_letters, groups, outbox
 from paidonce.bus.model import BusDeadLetterFilter
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection, Query
-from paidonce.db.search import read_in_order
+from paidonce.db.search import MAX_COUNTED, read_in_order
 from paidonce.maintenance import retention
 from tests.processing.test_query_plans import (
     NOW,
@@ -72,7 +72,7 @@ def assert_few(nodes: list[Node], limit: int) -> None:
 
 
 ANY_LETTER: Final[dict[str, Any]] = {**BusDeadLetterFilter().model_dump(), "limit": 50}
-MOST: Final[dict[str, Any]] = {"most": outbox.MAX_COUNTED}
+MOST: Final[dict[str, Any]] = {"most": MAX_COUNTED}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from paidonce import telemetry
 from paidonce.bus import groups
 from paidonce.bus.bisect import PAUSE_AFTER_FAILURE_S, BatchBisection, Retries
 from paidonce.bus.contract import Bus, Consume
@@ -25,14 +24,14 @@ from paidonce.notifications.model import Notification, Routes, clean
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.runtime.service import POLLING, Delays, Service
 from paidonce.runtime.wakeup import Wakeup
+from paidonce.telemetry import logger, metrics
 
-log = telemetry.logger(__name__)
+log = logger(__name__)
 
 MAX_BATCH: Final = 500
 RETRY_POLL_S: Final = 1.0
 """How often to look for dead letters that an operator retries."""
 RETRY_FOR_S: Final = 0.5
-"""How long to consume them before new messages have their turn."""
 HEARTBEAT_S: Final = 10.0
 
 
@@ -160,14 +159,14 @@ class Consumer(Service):
         for message in dead:
             log.error("message_dead_lettered", consumer=self._name, **_log_fields(message))
         now = datetime.now(UTC)
-        latency = telemetry.bound_histogram(telemetry.BUS_LATENCY, self._name)
+        latency = metrics.bound_histogram(metrics.BUS_LATENCY, self._name)
         for message in self._new:
             if message.published_at is not None and self._bisection.final_failure(message) is None:
                 latency.observe(max((now - message.published_at).total_seconds() * 1000, 0.0))
         duplicates = len(self._fetched) - len(self._new)
-        telemetry.bound(telemetry.BUS_CONSUMED, self._name).inc(len(self._new) - len(dead))
-        telemetry.bound(telemetry.BUS_DUPLICATES, self._name).inc(duplicates)
-        telemetry.bound(telemetry.BUS_DEAD_LETTERED, self._name).inc(len(dead))
+        metrics.bound(metrics.BUS_CONSUMED, self._name).inc(len(self._new) - len(dead))
+        metrics.bound(metrics.BUS_DUPLICATES, self._name).inc(duplicates)
+        metrics.bound(metrics.BUS_DEAD_LETTERED, self._name).inc(len(dead))
         self._bisection.succeeded(self._new)
         self._wakeup.wake()
 
@@ -226,7 +225,7 @@ class Consumer(Service):
         notification = Notification(NotificationKind.BUS_LOSS, datetime.now(UTC), details=details)
         await notifications_store.add(connection, self._routes, notification)
         log.error("messages_lost", consumer=self._name, count=number)
-        telemetry.bound(telemetry.BUS_LOST, self._name).inc(number)
+        metrics.bound(metrics.BUS_LOST, self._name).inc(number)
         self._unreported_losses = 0
 
     async def _consume_retries(self) -> None:

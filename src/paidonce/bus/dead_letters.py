@@ -4,19 +4,19 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from paidonce import telemetry
 from paidonce.bus.bisect import MAX_RERUNS, MessageFailure
 from paidonce.bus.contract import Consume, Reader
 from paidonce.bus.model import BusDeadLetter, BusDeadLetterFilter, BusDeadLetterQuery, Message
-from paidonce.bus.outbox import MAX_COUNTED
 from paidonce.core.notifications import NotificationKind
 from paidonce.db.pool import Trouble, is_away, trouble
 from paidonce.db.queries import Connection, load_queries
+from paidonce.db.search import MAX_COUNTED
 from paidonce.errors import InvalidMessageError
 from paidonce.notifications import store as notifications_store
 from paidonce.notifications.model import Notification, Routes, clean, clean_text
+from paidonce.telemetry import logger, metrics
 
-log = telemetry.logger(__name__)
+log = logger(__name__)
 
 QUERIES: Final = load_queries(__file__)
 _LIST: Final = QUERIES["find_dead_letters"].without("ids", "unretried", "locks")
@@ -155,7 +155,7 @@ class DeadLetterQueue:
                 raise
             return await self._fail(connection, letter_id, error)
         self._lost_races = 0
-        telemetry.bound(telemetry.BUS_CONSUMED, self._group).inc()
+        metrics.bound(metrics.BUS_CONSUMED, self._group).inc()
         return True
 
     async def _fail(self, connection: Connection, letter_id: int, error: Exception) -> bool:

@@ -86,11 +86,9 @@ class BusStatus:
 
     def inactive_s(self) -> dict[str, float]:
         """How long each group has been inactive in all of its topics."""
-        found: dict[str, float] = {}
-        for group in self.groups:
-            before_s = found.get(group.consumer, group.inactive_s)
-            found[group.consumer] = min(group.inactive_s, before_s)
-        return found
+        # The topic in which a group was active last comes last, and stays.
+        longest_first = sorted(self.groups, key=lambda one: one.inactive_s, reverse=True)
+        return {one.consumer: one.inactive_s for one in longest_first}
 
 
 class BusDeadLetterFilter(Filter):

@@ -8,11 +8,9 @@ import orjson
 
 from paidonce.bus.model import Message, NewMessage, topic_of
 from paidonce.db.queries import Connection, load_queries
+from paidonce.db.search import MAX_COUNTED
 
 QUERIES: Final = load_queries(__file__)
-
-MAX_COUNTED: Final = 100_000
-"""Backlogs and lags are counted up to this number."""
 
 
 async def add(connection: Connection, messages: Sequence[NewMessage]) -> None:

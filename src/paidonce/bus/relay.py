@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from paidonce import telemetry
 from paidonce.bus import outbox
 from paidonce.bus.contract import Bus
 from paidonce.db.pool import Database
@@ -19,13 +18,13 @@ from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.runtime.leader import Leader, Leadership
 from paidonce.runtime.service import POLLING, Delays, Service
 from paidonce.runtime.wakeup import Wakeup
+from paidonce.telemetry import logger, metrics
 
-log = telemetry.logger(__name__)
+log = logger(__name__)
 
 ROLE: Final = "relay"
 MAX_BATCH: Final = 1_000
 PUBLISH_TIMEOUT_S: Final = 60.0
-"""The limit for a bus that has none of its own."""
 PAUSE_AFTER_FAILURE_S: Final = 0.5
 
 
@@ -76,7 +75,7 @@ class Relay(Service):
         maybe_crash(CrashPoint.PUBLISHED)
         await outbox.mark_published(connection, positions)
         self._wakeup.wake()
-        telemetry.BUS_PUBLISHED.inc(len(positions))
+        metrics.BUS_PUBLISHED.inc(len(positions))
         return len(positions)
 
     async def _publish(self, connection: Connection) -> Sequence[int]:

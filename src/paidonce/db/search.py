@@ -25,7 +25,7 @@ LAST_ID: Final = UUID(int=2**128 - 1)
 BUDGET: Final = 10_000
 """The most rows that are read for one page."""
 MAX_COUNTED: Final = 100_000
-"""The most rows of one kind that a metric counts."""
+"""The most rows of one kind that a metric or a status counts."""
 
 
 def first_id_at(time: datetime) -> UUID:

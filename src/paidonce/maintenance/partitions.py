@@ -91,9 +91,7 @@ class OldPartitions:
             return []
         before = now - timedelta(days=self.days)
         months = map(_month_of, await attached_partitions(connection))
-        old = [
-            month for month in months if month is not None and schema.next_month(month) <= before
-        ]
+        old = [one for one in months if one is not None and schema.next_month(one) <= before]
         kept = [month for month in old if await _has_pending("webhook_events", connection, month)]
         if kept:
             names = [schema.partition_name(month) for month in kept]
@@ -109,7 +107,6 @@ async def _archive_next(connection: Connection, archive: Archive) -> bool:
     found = await _detached(connection, ARCHIVE_MARK, DROP_MARK)
     for number, name in enumerate(found, 1):
         if await _reattach_if_pending(connection, name):
-            log.info("partitions_kept", names=[name], detail="an event in it is pending again")
             continue
         try:
             written = await archive.write(connection, name)
@@ -125,17 +122,12 @@ async def _archive_next(connection: Connection, archive: Archive) -> bool:
 async def _drop_detached(connection: Connection) -> None:
     """Drop what was detached for it, unless events came before the detach was complete."""
     dropped: list[str] = []
-    kept: list[str] = []
     for name in await _detached(connection, DROP_MARK):
-        if await _reattach_if_pending(connection, name):
-            kept.append(name)
-        else:
+        if not await _reattach_if_pending(connection, name):
             await connection.execute(f"DROP TABLE {name}")
             dropped.append(name)
     if dropped:
         log.info("partitions_dropped", names=dropped)
-    if kept:
-        log.info("partitions_kept", names=kept, detail="an event in them is pending again")
 
 
 async def detach(connection: Connection, month: datetime, *, mark: str | None) -> None:
@@ -191,6 +183,7 @@ async def _reattach_if_pending(connection: Connection, name: str) -> bool:
         # Detaching left a check of the bounds, so that attaching reads no rows.
         await schema.attach_partition(connection, month)
         await _comment(connection, name, "NULL")
+    log.info("partitions_kept", names=[name], detail="an event in it is pending again")
     return True
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final
 
 from paidonce.core.notifications import NotificationKind
@@ -41,9 +42,11 @@ _NAMES: Final[Mapping[str, tuple[str, str]]] = {
 
 def compose(notifications: Sequence[PendingNotification]) -> dict[str, Any]:
     """The content of a message with these notifications, which are sorted by time."""
-    by_group = sorted(notifications, key=_group_of)  # stable: keeps the order within a group
-    groups = [_group(list(members)) for _, members in groupby(by_group, key=_group_of)]
-    groups.sort(key=lambda group: (_order(group["kind"]), -group["count"], group["source"]))
+    kind_and_source = attrgetter("kind", "source")
+    by_group = sorted(notifications, key=kind_and_source)  # stable: keeps the order within a group
+    groups = [_group(list(members)) for _, members in groupby(by_group, key=kind_and_source)]
+    order = {kind.value: number for number, kind in enumerate(NotificationKind)}
+    groups.sort(key=lambda one: (order.get(one["kind"], len(order)), -one["count"], one["source"]))
     return {
         "subject": f"Paidonce: {_counts(groups)}",
         "total": sum(group["count"] for group in groups),
@@ -71,10 +74,6 @@ def render_text(content: Content, max_characters: int) -> str:
 
 
 _CUT: Final = "… cut off: the message is too long."
-
-
-def _group_of(notification: PendingNotification) -> tuple[str, str]:
-    return notification.kind, notification.source
 
 
 def _group(members: list[PendingNotification]) -> dict[str, Any]:
@@ -111,11 +110,6 @@ def _counts(groups: Iterable[Mapping[str, Any]]) -> str:
 def _counted(kind: str, number: int) -> str:
     one, many = _NAMES.get(kind, (kind, kind))
     return f"{number} {one if number == 1 else many}"
-
-
-def _order(kind: str) -> int:
-    kinds = [str(one) for one in NotificationKind]
-    return kinds.index(kind) if kind in kinds else len(kinds)
 
 
 def _lines(content: Content) -> Iterator[str]:

@@ -12,7 +12,6 @@ from typing import Final
 
 from uuid_utils.compat import uuid7
 
-from paidonce import telemetry
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.errors import NotificationSendError
@@ -23,8 +22,9 @@ from paidonce.notifications.model import NotificationMessage
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.runtime.leader import Leader, Leadership, LeadershipLostError
 from paidonce.runtime.service import Backoff, Service
+from paidonce.telemetry import logger, metrics
 
-log = telemetry.logger(__name__)
+log = logger(__name__)
 
 ROLE: Final = "notifier"
 POLL_S: Final = 1.0
@@ -112,7 +112,7 @@ async def _record(
     status = "SENT" if error is None else "FAILED" if is_final else "PENDING"
     await store.end_attempt(connection, message.id, status, error)
     result = {"SENT": "sent", "PENDING": "retried", "FAILED": "failed"}[status]
-    telemetry.bound(telemetry.NOTIFICATION_ATTEMPTS, channel.name, channel.kind, result).inc()
+    metrics.bound(metrics.NOTIFICATION_ATTEMPTS, channel.name, channel.kind, result).inc()
     fields = {"channel": channel.name, "message_id": str(message.id), "attempt": message.attempts}
     if error is None:
         log.info("notification_sent", **fields, notifications=message.content["total"])

@@ -11,11 +11,11 @@ from uuid import UUID
 
 import asyncpg
 
-from paidonce.bus.outbox import MAX_COUNTED
 from paidonce.core.callbacks import CALLBACK_DELAYS_S, GatewayStatus
 from paidonce.core.money import Money
 from paidonce.db.paging import last_id_of
 from paidonce.db.queries import Connection, load_queries
+from paidonce.db.search import MAX_COUNTED
 from paidonce.payouts.model import (
     DeadCallback,
     GatewayReport,

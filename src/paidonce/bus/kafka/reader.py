@@ -14,7 +14,6 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from paidonce import telemetry
 from paidonce.bus import cloud_events
 from paidonce.bus.cloud_events import Headers, Record
 from paidonce.bus.contract import Lag, Reader
@@ -25,8 +24,9 @@ from paidonce.bus.model import Message, topic_of
 from paidonce.db.queries import Connection
 from paidonce.errors import BusUnavailableError, InvalidMessageError
 from paidonce.runtime.daemon_thread import DaemonThread
+from paidonce.telemetry import logger, metrics
 
-log = telemetry.logger(__name__)
+log = logger(__name__)
 
 WAIT_S: Final = 0.2
 """How long to wait for a first message."""
@@ -133,7 +133,7 @@ class KafkaReader(Reader):
             first=f"{topic}/{partition}@{offset}",
             error=records[0].error,
         )
-        telemetry.bound(telemetry.BUS_INVALID, self._group).inc(len(records))
+        metrics.bound(metrics.BUS_INVALID, self._group).inc(len(records))
 
     def _poll(self, limit: int) -> tuple[list[Message], list[_InvalidRecord]]:
         self._rewind()  # the last fetch was cancelled: neither acknowledged nor rewound
@@ -151,21 +151,19 @@ class KafkaReader(Reader):
         """Valid and invalid ones. Raises BusUnavailableError if the client reports an error."""
         messages: list[Message] = []
         invalid: list[_InvalidRecord] = []
-        errors = [record.error() for record in records if record.error() is not None]
         for record in records:
-            if record.error() is None:
-                partition, offset = (record.topic(), record.partition()), record.offset()
-                first, _ = self._fetched.get(partition, (offset, offset))
-                self._fetched[partition] = (first, offset + 1)
-                parsed = self._parse(record)
-                if isinstance(parsed, Message):
-                    messages.append(parsed)
-                else:
-                    invalid.append(parsed)
-        if errors:
-            self._topics.forget()
-            self._leave()
-            raise BusUnavailableError(f"Kafka stopped delivering messages: {errors[0].name()}")
+            if (error := record.error()) is not None:
+                self._topics.forget()
+                self._leave()
+                raise BusUnavailableError(f"Kafka stopped delivering messages: {error.name()}")
+            partition, offset = (record.topic(), record.partition()), record.offset()
+            first, _ = self._fetched.get(partition, (offset, offset))
+            self._fetched[partition] = (first, offset + 1)
+            parsed = self._parse(record)
+            if isinstance(parsed, Message):
+                messages.append(parsed)
+            else:
+                invalid.append(parsed)
         return messages, invalid
 
     def _parse(self, record: Any) -> Message | _InvalidRecord:

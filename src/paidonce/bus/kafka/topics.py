@@ -68,8 +68,7 @@ class Topics:
             ends = self._offsets(partitions, _LATEST)
         except (KafkaException, TimeoutError) as error:
             raise unavailable(error) from None
-        keys = {at: (at.topic, at.partition) for at in partitions}
-        return {at: (begins[key], ends[key]) for at, key in keys.items()}
+        return {at: (begins[at], ends[at]) for at in partitions}
 
     def _partition_counts(self, timeout_s: float) -> Mapping[str, int]:
         try:
@@ -80,12 +79,9 @@ class Topics:
 
     def _offsets(
         self, partitions: Collection[TopicPartition], spec: OffsetSpec
-    ) -> Mapping[tuple[str, int], int]:
+    ) -> Mapping[TopicPartition, int]:
         futures = self._admin.list_offsets(dict.fromkeys(partitions, spec))
-        return {
-            (at.topic, at.partition): future.result(LAG_TIMEOUT_S).offset
-            for at, future in futures.items()
-        }
+        return {at: future.result(LAG_TIMEOUT_S).offset for at, future in futures.items()}
 
     def _new(self, name: str) -> NewTopic:
         is_dead_letter_topic = name.endswith(".dlq")
