@@ -46,7 +46,7 @@ def compose(notifications: Sequence[PendingNotification]) -> dict[str, Any]:
     by_group = sorted(notifications, key=kind_and_source)  # stable: keeps the order within a group
     groups = [_group(list(members)) for _, members in groupby(by_group, key=kind_and_source)]
     order = {kind.value: number for number, kind in enumerate(NotificationKind)}
-    groups.sort(key=lambda one: (order.get(one["kind"], len(order)), -one["count"], one["source"]))
+    groups.sort(key=lambda group: (order.get(group["kind"], len(order)), -group["count"]))
     return {
         "subject": f"Paidonce: {_counts(groups)}",
         "total": sum(group["count"] for group in groups),
