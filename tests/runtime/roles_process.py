@@ -143,12 +143,12 @@ async def main(name: str, folder: str, url: str, looking: str, portone_url: str)
     channel = Channel(CHANNEL, "test", RecordingChannel(recorder), about, every_s=0.0)
     patient = HttpTimeouts(call_s=HANGS_S)
     supervisor = Supervisor(
-        Relay(database, RecordingBus(recorder), leader=leader),
-        Notifier(database, {CHANNEL: channel}, leader),
+        Relay(RecordingBus(recorder), leader),
+        Notifier({CHANNEL: channel}, leader),
         ReplayWorker(database, rules, wakeup, leader=leader),
         ReconciliationWorker(database, rules, wakeup, leader=leader),
         LookupWorker(database, rules, wakeup, timeouts=patient, leader=leader),
-        Janitor(database, [EndlessTask(name)], leader),
+        Janitor([EndlessTask(name)], leader),
     )
     async with supervisor.running():
         await asyncio.Event().wait()

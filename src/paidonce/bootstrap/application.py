@@ -158,15 +158,15 @@ def _background(
     if Role.RELAY in roles:
         channels = load_channels(settings.notifications)
         if channels:
-            services.append(Notifier(database, channels, leader))
-        services.append(Relay(database, bus, leader=leader, wakeup=bus_wakeup))
+            services.append(Notifier(channels, leader))
+        services.append(Relay(bus, leader, bus_wakeup))
     if Role.PAYMENTS in roles:
         services += _payouts(settings, database, rules, bus, bus_wakeup)
     if Role.QUERY in roles:
         services.append(_query_service(settings, database, rules, bus, bus_wakeup))
     if Role.JANITOR in roles:
         tasks = [ReservationExpiry(), *usual_tasks(settings.retention)]
-        services.append(Janitor(database, tasks, leader))
+        services.append(Janitor(tasks, leader))
     return services
 
 

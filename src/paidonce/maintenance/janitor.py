@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.maintenance.archive import Archive
 from paidonce.maintenance.partitions import HOURLY_S, NewPartitions, OldPartitions
@@ -38,12 +37,10 @@ class Task(Protocol):
 class Janitor(Service):
     """Runs its tasks, each in one process at a time."""
 
-    def __init__(
-        self, database: Database, tasks: Sequence[Task], leader: Leader | None = None
-    ) -> None:
+    def __init__(self, tasks: Sequence[Task], leader: Leader) -> None:
         super().__init__("janitor")
         self._tasks = tasks
-        self._leader = leader or Leader(database)
+        self._leader = leader
 
     async def run(self) -> None:
         """Work until asked to finish. Frequent tasks do not wait for those that may take hours."""

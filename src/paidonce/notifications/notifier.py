@@ -12,7 +12,6 @@ from typing import Final
 
 from uuid_utils.compat import uuid7
 
-from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.errors import NotificationSendError
 from paidonce.notifications import store
@@ -38,12 +37,10 @@ GIVE_UP_S: Final = 86_400.0
 class Notifier(Service):
     """Sends pending notifications to each channel, as long as this process leads."""
 
-    def __init__(
-        self, database: Database, channels: Mapping[str, Channel], leader: Leader | None = None
-    ) -> None:
+    def __init__(self, channels: Mapping[str, Channel], leader: Leader) -> None:
         super().__init__("notifier")
         self._channels = tuple(channels.values())
-        self._leader = leader or Leader(database)
+        self._leader = leader
 
     async def run(self) -> None:
         """Notify while this process leads; follow the leader otherwise."""
