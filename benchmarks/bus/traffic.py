@@ -17,6 +17,7 @@ from paidonce.bus.model import Message, NewMessage
 from paidonce.bus.relay import MAX_BATCH, Relay
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
+from paidonce.runtime.leader import Leader
 from paidonce.runtime.wakeup import Wakeup
 from paidonce.settings import BusSettings
 
@@ -62,7 +63,7 @@ class Traffic:
 
     async def relay(self, max_batch: int) -> None:
         """Publish everything in the outbox."""
-        relay = Relay(self.database, self.bus, max_batch=max_batch)
+        relay = Relay(self.bus, Leader(self.database), max_batch=max_batch)
         connection = await self.database.dedicated()
         try:
             while await relay.run_once(connection):
@@ -114,7 +115,7 @@ class Traffic:
     async def _running(self) -> AsyncIterator[None]:
         wakeup = Wakeup()
         loops: list[Relay | Consumer] = [
-            Relay(self.database, self.bus, wakeup=wakeup, max_batch=MAX_BATCH),
+            Relay(self.bus, Leader(self.database), wakeup=wakeup, max_batch=MAX_BATCH),
             Consumer(
                 self.bus,
                 self.database,

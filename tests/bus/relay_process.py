@@ -7,6 +7,7 @@ from paidonce.bus.postgres import PostgresBus
 from paidonce.bus.relay import Relay
 from paidonce.db.pool import open_database
 from paidonce.runtime.crashpoints import arm
+from paidonce.runtime.leader import Leader
 from tests.bus.traffic import OtherBus, follower
 
 SMALL_BATCH = 20
@@ -17,9 +18,9 @@ async def main(role: str, url: str) -> None:
     database = await open_database(url)
     match role:
         case "relay":
-            await Relay(database, PostgresBus(), max_batch=SMALL_BATCH).run()
+            await Relay(PostgresBus(), Leader(database), max_batch=SMALL_BATCH).run()
         case "carry":
-            await Relay(database, OtherBus(), max_batch=SMALL_BATCH).run()
+            await Relay(OtherBus(), Leader(database), max_batch=SMALL_BATCH).run()
         case _:
             await follower(database, max_batch=SMALL_BATCH).run()
 

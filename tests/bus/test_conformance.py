@@ -35,7 +35,7 @@ class Line:
     async def put(self, *keys: str) -> list[NewMessage]:
         """Write changes, and publish their messages."""
         facts = await write_changes(self.database, *keys, about=self.about)
-        relay = Relay(self.database, self.bus)
+        relay = Relay(self.bus, Leader(self.database))
         async with Leader(self.database).lead(ROLE) as leadership:
             assert leadership is not None
             async with leadership.connection() as connection:

@@ -43,7 +43,7 @@ async def test_a_discarded_message_is_not_delivered(database: Database) -> None:
     async with database.transaction() as connection:
         found = await dead_letters.next_retry(connection, "followers")
         assert found is not None
-        assert found.letter_id == two
+        assert found[0] == two
         await dead_letters.mark_consumed(connection, two)
         assert await dead_letters.next_retry(connection, "followers") is None
     assert await retry(database, [one, two]) == []
@@ -80,8 +80,8 @@ async def test_dead_letters_retried_together_are_delivered_in_order(database: Da
     got = []
     async with database.transaction() as connection:
         while letter := await dead_letters.next_retry(connection, "followers"):
-            got.append(letter.letter_id)
-            await dead_letters.mark_consumed(connection, letter.letter_id)
+            got.append(letter[0])
+            await dead_letters.mark_consumed(connection, letter[0])
     assert got == letters
 
 

@@ -86,7 +86,7 @@ async def test_relay_and_consumers_with_lost_connections_lose_nothing(
             await asyncio.wait([task])
 
     lives = [
-        asyncio.create_task(lived(lambda: Relay(database, PostgresBus(), max_batch=20))),
+        asyncio.create_task(lived(lambda: Relay(PostgresBus(), Leader(database), max_batch=20))),
         asyncio.create_task(lived(lambda: follower(database, max_batch=20))),
         asyncio.create_task(lived(lambda: follower(database, max_batch=7))),
     ]
@@ -174,7 +174,7 @@ async def test_processes_killed_at_random_lose_nothing(
 async def test_one_of_two_relays_leads_and_the_other_takes_over(database: Database) -> None:
     """BUS-1: by a lock of the session that marks, which ends with it."""
     await prepare(database, KEYS)
-    first, second = (Relay(database, PostgresBus()) for _ in range(2))
+    first, second = (Relay(PostgresBus(), Leader(database)) for _ in range(2))
     leading = asyncio.create_task(first.run())
     await _until_led(database)
     (holder,) = await _holders(database)
@@ -211,7 +211,7 @@ async def test_a_relay_that_lost_its_session_marks_nothing(database: Database) -
             await rows(database, "SELECT pg_terminate_backend($1)", holder)
             assert await relay_until_free(database) == len(messages)
 
-    relay = Relay(database, Slow())
+    relay = Relay(Slow(), Leader(database))
 
     async def lead() -> None:
         async with Leader(database).lead(ROLE) as leadership:
@@ -295,7 +295,7 @@ async def test_a_bus_that_never_answers_does_not_stop_the_relay(
                 await asyncio.Event().wait()
             await super().publish(messages)
 
-    relay = Relay(database, HangsOnce())
+    relay = Relay(HangsOnce(), Leader(database))
     running = asyncio.create_task(relay.run())
     async with asyncio.timeout(DONE_S):
         while await rows(database, "SELECT 1 FROM outbox WHERE published_at IS NULL"):
@@ -309,7 +309,7 @@ async def test_a_follower_keeps_its_session(
 ) -> None:
     """BUS-1: a new session for each try would cost the database a process."""
     monkeypatch.setattr(leader_module, "POLL_S", 0.01)
-    relays = [Relay(database, PostgresBus()) for _ in range(2)]
+    relays = [Relay(PostgresBus(), Leader(database)) for _ in range(2)]
     running = [asyncio.create_task(one.run()) for one in relays]
     await _until_led(database)
     sessions = "SELECT pid FROM pg_stat_activity WHERE query ~ 'pg_try_advisory_lock.716120345'"
@@ -335,7 +335,7 @@ async def test_a_bus_that_is_slow_gets_smaller_batches(database: Database) -> No
             if len(messages) > 4:
                 raise BusUnavailableError("not in its time")
 
-    relay = Relay(database, Slow(), max_batch=16)
+    relay = Relay(Slow(), Leader(database), max_batch=16)
     running = asyncio.create_task(relay.run())
     async with asyncio.timeout(DONE_S):
         while await rows(database, "SELECT 1 FROM outbox WHERE published_at IS NULL"):

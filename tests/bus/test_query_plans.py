@@ -10,7 +10,7 @@ from paidonce.bus import dead_letters, groups, outbox
 from paidonce.bus.model import BusDeadLetterFilter
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection, Query
-from paidonce.db.search import read_in_order
+from paidonce.db.search import MAX_COUNTED, read_in_order
 from paidonce.maintenance import retention
 from tests.processing.test_query_plans import (
     NOW,
@@ -71,9 +71,8 @@ def assert_few(nodes: list[Node], limit: int) -> None:
             assert touched * node["Actual Loops"] <= limit, node
 
 
-OPEN_LETTERS: Final = dead_letters.QUERIES["list_dead_letters"].without("discarded")
 ANY_LETTER: Final[dict[str, Any]] = {**BusDeadLetterFilter().model_dump(), "limit": 50}
-MOST: Final[dict[str, Any]] = {"most": outbox.MAX_COUNTED}
+MOST: Final[dict[str, Any]] = {"most": MAX_COUNTED}
 
 
 @pytest.mark.parametrize(
@@ -94,9 +93,9 @@ MOST: Final[dict[str, Any]] = {"most": outbox.MAX_COUNTED}
         (groups.QUERIES["lock_cursors"], {"consumer": "c", "types": ["thing"]}, 0),
         (dead_letters.QUERIES["next_retry"], {"consumer": "c"}, 0),
         (dead_letters.QUERIES["count_dead_letters"], MOST, 0),
-        (OPEN_LETTERS, {**ANY_LETTER, "cursor": None}, 0),
-        (OPEN_LETTERS, {**ANY_LETTER, "consumer": "c", "cursor": HISTORY}, 0),
-        (dead_letters.QUERIES["lock_dead_letters"], {**ANY_LETTER, "after": 0}, 0),
+        (dead_letters.LIST_OPEN, {**ANY_LETTER, "cursor": None}, 0),
+        (dead_letters.LIST_OPEN, {**ANY_LETTER, "consumer": "c", "cursor": HISTORY}, 0),
+        (dead_letters.LOCK, {**ANY_LETTER, "after": 0}, 0),
     ],
     ids=[
         "unpublished",

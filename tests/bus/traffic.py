@@ -102,7 +102,7 @@ def follower(database: Database, **given: Any) -> Consumer:
 
 async def relay_all(database: Database, max_batch: int = 1_000) -> int:
     """Publish all that there is, as the relay that leads does."""
-    relay, published = Relay(database, PostgresBus(), max_batch=max_batch), 0
+    relay, published = Relay(PostgresBus(), Leader(database), max_batch=max_batch), 0
     async with Leader(database).lead(ROLE) as leadership:
         assert leadership is not None
         async with leadership.connection() as connection:

@@ -13,7 +13,8 @@ from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.db.schema import ensure_partitions
 from paidonce.db.search import first_id_at
-from paidonce.maintenance.janitor import Janitor
+from paidonce.maintenance.janitor import Janitor, usual_tasks
+from paidonce.runtime.leader import Leader
 from paidonce.settings import RetentionSettings
 
 MAY = datetime(2026, 5, 20, 12, tzinfo=UTC)
@@ -153,7 +154,7 @@ async def test_several_processes_may_make_them_at_once(database: Database) -> No
 
 async def test_the_janitor_makes_what_is_missing(database: Database) -> None:
     """INB-4"""
-    janitor = Janitor(database, RetentionSettings())
+    janitor = Janitor(usual_tasks(RetentionSettings()), Leader(database))
     for _ in range(2):
         await janitor.run_once(MAY)
         async with database.connection() as connection:

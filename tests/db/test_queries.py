@@ -11,7 +11,7 @@ from paidonce.events import store as events_store
 from paidonce.keys import service as key_service
 from paidonce.processing import store as processing_store
 from paidonce.queue import store as queue_store
-from paidonce.statistics import store as statistics_store
+from paidonce.statistics import counting
 from paidonce.users import service as user_service
 
 TEXT = """
@@ -87,7 +87,7 @@ async def test_a_missing_or_surplus_parameter_is_an_error(database: Database, mo
         user_service,
         schema,
         processing_store,
-        statistics_store,
+        counting,
     ],
 )
 async def test_every_query_of_ours_is_one_that_postgresql_understands(

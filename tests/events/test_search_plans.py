@@ -30,7 +30,7 @@ from paidonce.events import store as events_store
 from paidonce.events.model import EventQuery
 from paidonce.orders import store as orders_store
 from paidonce.payments import store as payments_store
-from paidonce.statistics import store as statistics_store
+from paidonce.statistics import counting
 from tests.processing.test_query_plans import explained_sql
 from tests.support.postgres import fresh_database
 
@@ -212,7 +212,7 @@ async def test_statistics_read_counts_and_no_events(histories: Histories) -> Non
         async with database.connection() as connection:
             buffers, rows = await cost_as_planned(
                 connection,
-                statistics_store.QUERIES["report"],
+                counting.QUERIES["report"],
                 first_day=today - timedelta(days=365),
                 last_day=today,
                 source=None,

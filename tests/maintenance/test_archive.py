@@ -21,9 +21,10 @@ import structlog
 from paidonce.db.search import first_id_at
 from paidonce.maintenance import archive, partitions
 from paidonce.maintenance.archive import Archive
-from paidonce.maintenance.janitor import Janitor
+from paidonce.maintenance.janitor import Janitor, usual_tasks
 from paidonce.maintenance.partitions import OldPartitions
 from paidonce.runtime.crashpoints import CrashPoint
+from paidonce.runtime.leader import Leader
 from paidonce.settings import RetentionSettings
 from tests.maintenance.test_retention import NOW, House, house
 
@@ -157,7 +158,7 @@ async def test_without_a_place_the_months_stay_where_they_are(
     before = await house.months()
     settings = RetentionSettings(partition_action="archive", archive_dir=folder)
     with structlog.testing.capture_logs() as told:
-        await Janitor(house.database, settings).run_once(NOW)
+        await Janitor(usual_tasks(settings), Leader(house.database)).run_once(NOW)
     assert await house.months() == before
     (line,) = [one for one in told if one["event"] == "service_interrupted"]
     assert "archive_dir" in line["error"]
@@ -234,15 +235,16 @@ import asyncio, sys
 from datetime import datetime
 from pathlib import Path
 from paidonce.db.pool import open_database
-from paidonce.maintenance.janitor import Janitor
+from paidonce.maintenance.janitor import Janitor, usual_tasks
 from paidonce.runtime.crashpoints import arm
+from paidonce.runtime.leader import Leader
 from paidonce.settings import RetentionSettings
 
 async def main(url, folder, now):
     arm("development")
     database = await open_database(url)
     retention = RetentionSettings(partition_action="archive", archive_dir=Path(folder))
-    await Janitor(database, retention).run_once(datetime.fromisoformat(now))
+    await Janitor(usual_tasks(retention), Leader(database)).run_once(datetime.fromisoformat(now))
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -270,7 +272,7 @@ async def test_several_janitors_archive_each_month_once(house: House, tmp_path: 
     """INB-4 DAT-3"""
     ids = await fill(house, 50)
     settings = RetentionSettings(partition_action="archive", archive_dir=tmp_path)
-    janitors = [Janitor(house.database, settings) for _ in range(3)]
+    janitors = [Janitor(usual_tasks(settings), Leader(house.database)) for _ in range(3)]
     with structlog.testing.capture_logs() as told:
         for _ in range(4):
             await asyncio.gather(*(one.run_once(NOW) for one in janitors))

@@ -18,11 +18,12 @@ from paidonce.db.schema import ensure_partitions
 from paidonce.db.search import first_id_at
 from paidonce.maintenance import janitor as janitor_module
 from paidonce.maintenance import partitions, retention
-from paidonce.maintenance.janitor import Janitor, Task
+from paidonce.maintenance.janitor import Janitor, Task, usual_tasks
 from paidonce.maintenance.partitions import OldPartitions
 from paidonce.maintenance.retention import Sweep, sweeps
 from paidonce.processing.items import ResultKind
 from paidonce.processing.transactions import Processor
+from paidonce.runtime.leader import Leader
 from paidonce.settings import RetentionSettings
 from tests.support.batches import somebody_waits, stage
 
@@ -518,7 +519,7 @@ async def test_keys_are_kept_for_ever_unless_their_age_is_set(house: House) -> N
     """INB-4"""
     assert "event_keys" not in {one.name for one in sweeps(RetentionSettings())}
     await keys(house, 10, NOW - 3000 * DAY)
-    await Janitor(house.database, RetentionSettings()).run_once(NOW)
+    await Janitor(usual_tasks(RetentionSettings()), Leader(house.database)).run_once(NOW)
     assert await house.rows("SELECT count(*) FROM event_keys") == [10]
 
 
@@ -659,7 +660,7 @@ class Counting:
 
 
 def janitor(house: House, *tasks: Task) -> Janitor:
-    return Janitor(house.database, RetentionSettings(), tasks)
+    return Janitor(tasks, Leader(house.database))
 
 
 async def test_a_task_that_fails_is_told_and_stops_no_other(house: House) -> None:
@@ -726,7 +727,7 @@ async def test_several_janitors_at_once_leave_a_tidy_house(house: House) -> None
     await house.event(LIMIT_30 - DAY, "FAILED_FINAL", forged=True)
     await outbox(house, 1000, NOW - 99 * DAY, NOW - 98 * DAY)
     with structlog.testing.capture_logs() as lines:
-        ours = [Janitor(house.database, RetentionSettings()) for _ in range(4)]
+        ours = [Janitor(usual_tasks(RetentionSettings()), Leader(house.database)) for _ in range(4)]
         await asyncio.gather(*(one.run_once(NOW) for one in ours))
     assert [line for line in lines if line["log_level"] != "info"] == []
     assert (await house.months())[0] == "2025_04"

@@ -19,7 +19,14 @@ def test_every_kind_has_a_name(kind: NotificationKind) -> None:
     assert "2 " in render_text(content, 1_000)
 
 
-def _told(kind: NotificationKind) -> PendingNotification:
+def test_groups_of_one_size_are_in_the_order_of_their_sources() -> None:
+    """OBS-5: also with one that has no source, such as a payment of a source that was removed."""
+    kind = NotificationKind.MISMATCH
+    content = compose([_told(kind, "b"), _told(kind), _told(kind, "a")])
+    assert [group["source"] for group in content["groups"]] == [None, "a", "b"]
+
+
+def _told(kind: NotificationKind, source: str = "") -> PendingNotification:
     return PendingNotification(
-        kind=kind, source="", event_id=None, payment_id=None, details={}, at=AT, suppressed=0
+        kind=kind, source=source, event_id=None, payment_id=None, details={}, at=AT, suppressed=0
     )

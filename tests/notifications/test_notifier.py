@@ -49,7 +49,7 @@ class Office:
 
     @property
     def notifier(self) -> Notifier:
-        return Notifier(self.database, self.channels)
+        return Notifier(self.channels, Leader(self.database))
 
     async def notify(self, kind: NotificationKind, number: int = 1, **said: Any) -> None:
         usual: dict[str, Any] = {"source": "shop", "event_id": EVENT, "payment_id": PAYMENT}

@@ -322,6 +322,6 @@ async def test_the_age_of_a_message_is_that_of_its_writing(payouts: PayoutHarnes
     await payouts.told("tx-old", "succeeded")
     await payouts.rows("UPDATE outbox SET occurred_at = now() - interval '5 days'")
     async with payouts.database.connection() as connection:
-        assert (await outbox.backlog(connection)).oldest_s < 3_600
+        assert (await outbox.backlog(connection))[1] < 3_600
         await connection.execute("UPDATE outbox SET id = gen_random_uuid()")
-        assert (await outbox.backlog(connection)).oldest_s > 3_600
+        assert (await outbox.backlog(connection))[1] > 3_600

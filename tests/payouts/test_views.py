@@ -21,6 +21,7 @@ from paidonce.db.pool import Database
 from paidonce.errors import InvalidMessageError
 from paidonce.payouts import views
 from paidonce.payouts.gateway import GatewayAnswer
+from paidonce.runtime.leader import Leader
 from tests.payouts.harness import initiated, message, open_harness
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -155,7 +156,7 @@ async def test_views_are_rebuilt_from_the_outbox(
     for number, name in enumerate(names[:3]):
         await payouts.caller.save(name, GatewayAnswer(f"tx-{number}", GatewayStatus.SUCCEEDED))
     async with database.connection() as connection:
-        await Relay(database, PostgresBus()).run_once(connection)
+        await Relay(PostgresBus(), Leader(database)).run_once(connection)
     consumer = Consumer(
         PostgresBus(),
         database,

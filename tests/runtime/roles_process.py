@@ -33,7 +33,6 @@ from paidonce.replay.worker import ReplayWorker
 from paidonce.runtime.leader import Leader, Leadership
 from paidonce.runtime.service import Supervisor
 from paidonce.runtime.wakeup import Wakeup
-from paidonce.settings import RetentionSettings
 from tests.bus.traffic import OtherBus
 from tests.providers.cases.standard import whsec
 from tests.support.batches import stage
@@ -144,12 +143,12 @@ async def main(name: str, folder: str, url: str, looking: str, portone_url: str)
     channel = Channel(CHANNEL, "test", RecordingChannel(recorder), about, every_s=0.0)
     patient = HttpTimeouts(call_s=HANGS_S)
     supervisor = Supervisor(
-        Relay(database, RecordingBus(recorder), leader=leader),
-        Notifier(database, {CHANNEL: channel}, leader),
+        Relay(RecordingBus(recorder), leader),
+        Notifier({CHANNEL: channel}, leader),
         ReplayWorker(database, rules, wakeup, leader=leader),
         ReconciliationWorker(database, rules, wakeup, leader=leader),
         LookupWorker(database, rules, wakeup, timeouts=patient, leader=leader),
-        Janitor(database, RetentionSettings(), [EndlessTask(name)], leader),
+        Janitor([EndlessTask(name)], leader),
     )
     async with supervisor.running():
         await asyncio.Event().wait()

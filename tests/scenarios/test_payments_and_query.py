@@ -12,7 +12,8 @@ import asyncpg
 import pytest
 
 from paidonce.db.pool import open_database
-from paidonce.maintenance.janitor import Janitor
+from paidonce.maintenance.janitor import Janitor, usual_tasks
+from paidonce.runtime.leader import Leader
 from paidonce.settings import RetentionSettings
 from tests.payouts.payer import Payer, config_for, until
 from tests.support.payout_gateway import Manners, PayingGateway, running
@@ -274,7 +275,7 @@ def test_processed_events_are_forgotten_in_time(payer: Payer) -> None:
 
     async def clean() -> None:
         database = await open_database(payer.database_url)
-        await Janitor(database, RetentionSettings()).run_once(now)
+        await Janitor(usual_tasks(RetentionSettings()), Leader(database)).run_once(now)
         await database.close()
 
     with ThreadPoolExecutor(1) as thread:

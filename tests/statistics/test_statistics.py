@@ -25,7 +25,7 @@ from paidonce.queue.claims import process_claimed
 from paidonce.queue.store import Claim, Claimed
 from paidonce.queue.worker import Worker
 from paidonce.replay.reprocess import Reprocessor
-from paidonce.statistics import store as statistics_store
+from paidonce.statistics import counting
 from paidonce.statistics.counting import MAX_FOLDED, Folding
 from paidonce.statistics.model import Counts
 from tests.support.batches import Plain, Stage, stage
@@ -135,7 +135,7 @@ class Shop:
 
     async def fold(self) -> None:
         async with self.stage.database.connection() as connection:
-            await statistics_store.fold(connection, self.luck.randint(1, 20))
+            await counting.fold(connection, self.luck.randint(1, 20))
 
     async def step(self) -> None:
         steps = [self.batch] * 5
@@ -264,7 +264,7 @@ async def test_folding_takes_a_bounded_number_and_says_whether_there_is_more(
     """OPS-1 DAT-2: what is folded is neither lost nor counted twice."""
     row = (datetime.now(UTC).date(), SourceId(shop.source.id), "none", 2, 1, 0, 1, 0)
     async with shop.database.connection() as connection:
-        await statistics_store.add(connection, [row] * (MAX_FOLDED + 1))
+        await counting.add(connection, [row] * (MAX_FOLDED + 1))
         assert await Folding().run_once(connection, datetime.now(UTC))
         assert await shop.number("event_count_deltas") == 1
         assert not await Folding().run_once(connection, datetime.now(UTC))

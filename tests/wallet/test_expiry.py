@@ -11,7 +11,8 @@ from paidonce.core.events import WalletId
 from paidonce.db.pool import Database
 from paidonce.errors import InvalidRequestError
 from paidonce.maintenance.janitor import Janitor
-from paidonce.settings import RetentionSettings, WalletSettings
+from paidonce.runtime.leader import Leader
+from paidonce.settings import WalletSettings
 from paidonce.wallet.commands import EXPIRY_PAGE, ReservationExpiry, WalletCommands, execute
 from paidonce.wallet.reservations import Commit, LateCapture, Reserve
 from tests.support.batches import NO_RULES
@@ -51,7 +52,7 @@ async def test_the_janitor_releases_expired_reservations_page_by_page(
         await execute(connection, [Commit(over[0]), LateCapture(over[1])])
         await execute(connection, [Reserve(new_payment_id(), wallet_id, 7, timedelta(days=1))])
         await execute(connection, [Reserve(new_payment_id(), wallet_id, 8)])
-    janitor = Janitor(module_database, RetentionSettings(), [ReservationExpiry()])
+    janitor = Janitor([ReservationExpiry()], Leader(module_database))
     await janitor.run_once(NOW)
     assert await balances(module_database, wallet_id) == (999, 15)
     found = await rows(
@@ -72,7 +73,7 @@ async def test_expiry_and_late_capture_have_one_winner(
     """WAL-2: the janitor goes through the same guard."""
     wallet_id = await funded_wallet(module_database, 1_000)
     over = await aged(module_database, wallet_id, 20)
-    janitor = Janitor(module_database, RetentionSettings(), [ReservationExpiry()])
+    janitor = Janitor([ReservationExpiry()], Leader(module_database))
     results, _ = await asyncio.gather(
         execute_all([wallets], *(LateCapture(one) for one in over)), janitor.run_once(NOW)
     )

@@ -162,8 +162,8 @@ def _background(
     if Role.RELAY in roles:
         channels = load_channels(settings.notifications)
         if channels:
-            services.append(Notifier(database, channels, leader))
-        services.append(Relay(database, bus, leader=leader, wakeup=bus_wakeup))
+            services.append(Notifier(channels, leader))
+        services.append(Relay(bus, leader, bus_wakeup))
     if Role.PAYMENTS in roles:
         gateway, options = load_gateway(settings), payout_options(settings, rules)
         if gateway is not None and options is not None:
@@ -181,7 +181,7 @@ def _background(
         services.append(consumer(name=views.GROUP, aggregate_types=types, consume=views.consume))
     if Role.JANITOR in roles:
         tasks = [ReservationExpiry(), *usual_tasks(settings.retention)]
-        services.append(Janitor(database, settings.retention, tasks, leader))
+        services.append(Janitor(tasks, leader))
     return services
 
 

@@ -7,7 +7,7 @@ the failed one have to wait for it, to keep their order.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from paidonce.bus.model import Message
@@ -27,8 +27,7 @@ class Retries(Backoff):
     attempts: int = 5
 
 
-@dataclass(frozen=True, slots=True)
-class MessageFailure:
+class MessageFailure(NamedTuple):
     """How often a message failed alone, the last error, and whether it is a dead letter now."""
 
     attempts: int

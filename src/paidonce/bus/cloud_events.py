@@ -4,7 +4,8 @@ https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/kafka-proto
 checked 2026-11-16. `sequence` is the extension of that name.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
@@ -26,8 +27,17 @@ MAX_VERSION: Final = 2**63 - 1
 FIRST_VERSION: Final = 1
 """The default: a first message, such as PaymentInitiated, needs no number."""
 
-Headers = Sequence[tuple[str, bytes]]
-RawHeaders = Iterable[tuple[str, bytes | str | None]]
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of a topic."""
+
+    topic: str
+    key: bytes | None
+    headers: Headers
+    body: bytes | None
 
 
 def headers_of(message: Message) -> Headers:
@@ -46,32 +56,25 @@ def headers_of(message: Message) -> Headers:
     return [(name, value.encode()) for name, value in attributes.items()]
 
 
-def message_of(
-    *,
-    topic: str,
-    key: bytes | None,
-    headers: RawHeaders,
-    body: bytes | None,
-    published_at: datetime | None = None,
-) -> Message:
+def message_of(record: Record, topic: str, published_at: datetime | None) -> Message:
     """Parse a record. Raises InvalidMessageError, whose text quotes nothing of it."""
-    attributes = _attributes(headers)
+    attributes = _attributes(record.headers)
     if attributes.get("ce_specversion") != SPEC_VERSION:
         raise InvalidMessageError("not a CloudEvent 1.0 in binary mode: ce_specversion")
     return Message(
         id=_id(attributes),
         topic=topic,
-        key=_key(key),
+        key=_key(record.key),
         type=_type(attributes),
         version=_version(attributes),
         time=_time(attributes),
-        body=_body(body),
+        body=_body(record.body),
         published_at=published_at,
         source=attributes.get("ce_source", SOURCE)[:MAX_SOURCE_CHARS],
     )
 
 
-def _attributes(headers: RawHeaders) -> Mapping[str, str]:
+def _attributes(headers: Headers) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for number, (name, value) in enumerate(headers):
         if number >= MAX_HEADERS:
@@ -82,9 +85,9 @@ def _attributes(headers: RawHeaders) -> Mapping[str, str]:
     return found
 
 
-def _text(value: bytes | str, what: str) -> str:
+def _text(value: bytes, what: str) -> str:
     try:
-        text = value.decode() if isinstance(value, bytes) else value
+        text = value.decode()
     except UnicodeDecodeError:
         raise InvalidMessageError(f"{what} is not UTF-8") from None
     if "\0" in text:

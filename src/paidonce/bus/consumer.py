@@ -7,7 +7,6 @@ and an operator can retry it. The consumer waits for a database or a bus that is
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -34,15 +33,6 @@ RETRY_POLL_S: Final = 1.0
 """How often to look for dead letters that an operator retries."""
 RETRY_FOR_S: Final = 0.5
 HEARTBEAT_S: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """The result of one turn."""
-
-    fetched: int = 0
-    pause_s: float | None = None
-    """The pause before the next turn, if the batch failed."""
 
 
 class Consumer(Service):
@@ -99,7 +89,8 @@ class Consumer(Service):
         A message that fails is delivered again with the next call; one that has failed often
         enough becomes a dead letter. Raises if the database or the bus is unavailable.
         """
-        return (await self._turn()).fetched
+        await self._turn()
+        return len(self._fetched)
 
     async def retry_once(self) -> bool:
         """Consume one dead letter that an operator retries; returns whether more may follow."""
@@ -108,7 +99,8 @@ class Consumer(Service):
             self._wakeup.wake()
         return has_more
 
-    async def _turn(self) -> _Turn:
+    async def _turn(self) -> float | None:
+        """Consume one batch; returns the pause before the next turn if the batch failed."""
         self._fetched = self._new = ()
         try:
             connection = await self._connect()
@@ -116,13 +108,14 @@ class Consumer(Service):
                 await self._consume_batch(connection)
         except Exception as error:  # after a cancellation, the next `wait` rewinds
             await self._reader.rewind()
-            if self._is_away(error):
+            if isinstance(error, BusUnavailableError) or is_away(error, self._connection):
                 raise
-            return _Turn(pause_s=self._fail(error))
+            self._fetched = ()
+            return self._fail(error)
         if self._fetched:
             self._succeed()
             await self._reader.acknowledge()
-        return _Turn(len(self._fetched))
+        return None
 
     async def _consume_batch(self, connection: Connection) -> None:
         """Fetch, claim and consume messages in one transaction."""
@@ -193,15 +186,15 @@ class Consumer(Service):
         try:
             await self._heartbeat()
             await self._consume_retries()
-            turn = await self._turn()
+            pause_s = await self._turn()
         except Exception as error:  # the reader stays: to join a group again takes seconds
             self.record_failure(error, PAUSE_AFTER_FAILURE_S)
             self._disconnect()
             await self.pause(PAUSE_AFTER_FAILURE_S)
             return
-        if turn.pause_s is not None:
-            await self.pause(turn.pause_s)
-        elif turn.fetched:
+        if pause_s is not None:
+            await self.pause(pause_s)
+        elif self._fetched:
             self._delays.reset()
         else:
             # The reader may have waited itself.
@@ -213,15 +206,15 @@ class Consumer(Service):
         if time.monotonic() < self._heartbeat_due_s:
             return
         connection = await self._connect()
+        lags = None
         try:
-            lag = await self._reader.lag(connection)
+            lag = await self._reader.lag()
+            self._unreported_losses += lag.lost
+            lags = lag.by_type
         except BusUnavailableError as error:
             # Some partitions may be unavailable while messages of the others are consumed.
             log.warning("lag_unknown", consumer=self._name, detail=str(error))
-            await groups.heartbeat(connection, self._name, self._aggregate_types, None)
-        else:
-            self._unreported_losses += lag.lost
-            await groups.heartbeat(connection, self._name, self._aggregate_types, lag.by_type)
+        await groups.heartbeat(connection, self._name, self._aggregate_types, lags)
         self._heartbeat_due_s = time.monotonic() + HEARTBEAT_S
         if self._unreported_losses:
             await self._report_losses(connection)
@@ -245,9 +238,6 @@ class Consumer(Service):
             if time.monotonic() > started_s + RETRY_FOR_S:
                 self._retry_due_s = 0.0
                 return
-
-    def _is_away(self, error: Exception) -> bool:
-        return isinstance(error, BusUnavailableError) or is_away(error, self._connection)
 
     async def _connect(self) -> Connection:
         if self._connection is None or self._connection.is_closed():

@@ -48,15 +48,10 @@ class Reader:
     async def rewind(self) -> None:
         """The transaction failed: deliver the fetched messages again."""
 
-    async def dead_letter(
-        self, connection: Connection, message: Message, error: str, attempts: int
-    ) -> None:
-        """Copy a dead letter to the bus, if the bus has a place for it.
+    async def dead_letter(self, message: Message, error: str, attempts: int) -> None:
+        """Copy a dead letter, which `bus_dead_letters` has, to the bus, if that has a place."""
 
-        The table `bus_dead_letters` has it in any case.
-        """
-
-    async def lag(self, connection: Connection) -> Lag:
+    async def lag(self) -> Lag:
         """How far the group is behind. Raises BusUnavailableError."""
         return Lag({})
 
@@ -73,7 +68,8 @@ class Bus:
     async def publish(self, messages: Sequence[Message]) -> None:
         """Return when all messages are stored safely, in order for each key.
 
-        Raises BusUnavailableError; then any part of them may have been published.
+        Raises BusUnavailableError; then any part of them may have been published. Not called if
+        consumers read the outbox.
         """
         raise NotImplementedError
 

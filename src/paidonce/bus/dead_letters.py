@@ -1,17 +1,16 @@
 """Dead letters: messages that a consumer group could not consume, and their retries (BUS-1)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from paidonce.bus.bisect import MAX_RERUNS, MessageFailure
 from paidonce.bus.contract import Consume, Reader
 from paidonce.bus.model import BusDeadLetter, BusDeadLetterFilter, BusDeadLetterQuery, Message
-from paidonce.bus.outbox import MAX_COUNTED
 from paidonce.core.notifications import NotificationKind
 from paidonce.db.pool import Trouble, is_away, trouble
 from paidonce.db.queries import Connection, load_queries
+from paidonce.db.search import MAX_COUNTED
 from paidonce.errors import InvalidMessageError
 from paidonce.notifications import store as notifications_store
 from paidonce.notifications.model import Notification, Routes, clean, clean_text
@@ -20,34 +19,29 @@ from paidonce.telemetry import logger, metrics
 log = logger(__name__)
 
 QUERIES: Final = load_queries(__file__)
-_LIST_OPEN: Final = QUERIES["list_dead_letters"].without("discarded")
-_LIST_DISCARDED: Final = QUERIES["list_dead_letters"].without("open")
-_LOCK: Final = QUERIES["lock_dead_letters"]
-_LOCK_RETRIED_TOO: Final = _LOCK.without("unretried")
+_LIST: Final = QUERIES["find_dead_letters"].without("ids", "unretried", "locks")
+LIST_OPEN: Final = _LIST.without("discarded")
+LIST_DISCARDED: Final = _LIST.without("open")
+LOCK_RETRIED_TOO: Final = QUERIES["find_dead_letters"].without("list", "discarded", "unretried")
+LOCK: Final = QUERIES["find_dead_letters"].without("list", "discarded")
+_RETRY: Final = QUERIES["change_dead_letters"].without("discard")
+_DISCARD: Final = QUERIES["change_dead_letters"].without("retry")
 
 
 async def add(
     connection: Connection, consumer: str, message: Message, error: str, attempts: int
 ) -> None:
     """Store a dead letter, in the caller's transaction."""
+    names = ("topic", "key", "type", "version", "time", "body")
+    fields = {name: getattr(message, name) for name in names} | {"event_id": message.id}
     await QUERIES["add_dead_letter"].run(
-        connection,
-        consumer=consumer,
-        event_id=message.id,
-        topic=message.topic,
-        key=message.key,
-        type=message.type,
-        version=message.version,
-        time=message.time,
-        body=message.body,
-        error=error,
-        attempts=attempts,
+        connection, consumer=consumer, error=error, attempts=attempts, **fields
     )
 
 
 async def search(connection: Connection, query: BusDeadLetterQuery) -> list[BusDeadLetter]:
     """A page of dead letters, and one more if there is one."""
-    sql = _LIST_DISCARDED if query.discarded else _LIST_OPEN
+    sql = LIST_DISCARDED if query.discarded else LIST_OPEN
     values = query.model_dump(exclude={"discarded"}) | {"limit": query.limit + 1}
     return [BusDeadLetter(**row) for row in await sql.rows(connection, **values)]
 
@@ -61,7 +55,7 @@ async def lock(
     limit: int,
 ) -> list[int]:
     """Lock open dead letters that match and that nobody else holds, oldest first; returns ids."""
-    sql = _LOCK_RETRIED_TOO if with_retried else _LOCK
+    sql = LOCK_RETRIED_TOO if with_retried else LOCK
     rows = await sql.rows(connection, **filter_.model_dump(), after=after, limit=limit)
     return [row["id"] for row in rows]
 
@@ -70,23 +64,20 @@ async def count(
     connection: Connection, filter_: BusDeadLetterFilter, *, with_retried: bool, limit: int
 ) -> int:
     """The number of open dead letters that match, up to a limit."""
-    sql = (_LOCK_RETRIED_TOO if with_retried else _LOCK).without("locks")
+    sql = (LOCK_RETRIED_TOO if with_retried else LOCK).without("locks")
     return len(await sql.rows(connection, **filter_.model_dump(), after=0, limit=limit))
 
 
 async def retry(connection: Connection, ids: Sequence[int]) -> list[BusDeadLetter]:
     """Let the groups receive these again; returns those that are still open."""
-    rows = await QUERIES["retry_dead_letters"].rows(connection, ids=ids)
-    return [BusDeadLetter(**row) for row in rows]
+    return [BusDeadLetter(**row) for row in await _RETRY.rows(connection, ids=ids)]
 
 
 async def discard(
     connection: Connection, ids: Sequence[int], *, actor: str, reason: str
 ) -> list[BusDeadLetter]:
     """Discard these; returns those that were still open."""
-    rows = await QUERIES["discard_dead_letters"].rows(
-        connection, ids=ids, actor=actor, reason=reason
-    )
+    rows = await _DISCARD.rows(connection, ids=ids, actor=actor, reason=reason)
     return [BusDeadLetter(**row) for row in rows]
 
 
@@ -98,22 +89,13 @@ async def why_closed(connection: Connection, letter_id: int) -> str | None:
     return f"discarded by {row['discarded_by']}" if row["discarded_by"] else "consumed already"
 
 
-@dataclass(frozen=True, slots=True)
-class RetriedMessage:
-    """A dead letter that its group is to receive again."""
-
-    letter_id: int
-    message: Message
-
-
-async def next_retry(connection: Connection, consumer: str) -> RetriedMessage | None:
-    """Lock the next dead letter that the group is to receive again."""
+async def next_retry(connection: Connection, consumer: str) -> tuple[int, Message] | None:
+    """Lock the next dead letter that the group is to receive again; returns its id, too."""
     row = await QUERIES["next_retry"].row(connection, consumer=consumer)
     if row is None:
         return None
     fields = dict(row)
-    letter_id = fields.pop("id")
-    return RetriedMessage(letter_id, Message(id=fields.pop("event_id"), **fields))
+    return fields.pop("letter_id"), Message(**fields)
 
 
 async def mark_consumed(connection: Connection, letter_id: int) -> None:
@@ -145,17 +127,12 @@ class DeadLetterQueue:
     ) -> None:
         """Store the message and notify, in the transaction that skips it."""
         await add(connection, self._group, message, failure.error, failure.attempts)
-        await reader.dead_letter(connection, message, failure.error, failure.attempts)
-        details = clean(
-            {
-                "consumer": self._group,
-                "type": message.type,
-                "key": message.key,
-                "message": failure.error,
-            }
-        )
+        await reader.dead_letter(message, failure.error, failure.attempts)
+        details = {"consumer": self._group, "type": message.type, "key": message.key}
         notification = Notification(
-            NotificationKind.BUS_DEAD_LETTER, datetime.now(UTC), details=details
+            NotificationKind.BUS_DEAD_LETTER,
+            datetime.now(UTC),
+            details=clean(details | {"message": failure.error}),
         )
         await notifications_store.add(connection, self._routes, notification)
 
@@ -164,18 +141,19 @@ class DeadLetterQueue:
 
         It is out of order: later messages with its key were consumed before.
         """
-        found = None
+        letter_id = None
         try:
             async with connection.transaction():
                 found = await next_retry(connection, self._group)
                 if found is None:
                     return False
-                await consume(connection, [found.message])
-                await mark_consumed(connection, found.letter_id)
+                letter_id, message = found
+                await consume(connection, [message])
+                await mark_consumed(connection, letter_id)
         except Exception as error:
-            if found is None or is_away(error, connection):
+            if letter_id is None or is_away(error, connection):
                 raise
-            return await self._fail(connection, found.letter_id, error)
+            return await self._fail(connection, letter_id, error)
         self._lost_races = 0
         metrics.bound(metrics.BUS_CONSUMED, self._group).inc()
         return True

@@ -5,8 +5,8 @@ from typing import Final
 from uuid import UUID
 
 from paidonce.bus.model import GroupStatus
-from paidonce.bus.outbox import MAX_COUNTED
 from paidonce.db.queries import Connection, load_queries
+from paidonce.db.search import MAX_COUNTED
 
 QUERIES: Final = load_queries(__file__)
 

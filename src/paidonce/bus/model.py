@@ -6,11 +6,11 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from uuid_utils.compat import uuid7
 
 from paidonce.core.input import Text, Time
-from paidonce.db.paging import ListQuery
+from paidonce.db.paging import Filter, ListQuery
 
 TOPIC_PREFIX: Final = "paidonce."
 SOURCE: Final = "/paidonce"
@@ -58,14 +58,6 @@ def topic_of(aggregate_type: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Backlog:
-    """Messages that are not published yet: how many, and the age of the oldest."""
-
-    number: int
-    oldest_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class GroupStatus:
     """A consumer group in one topic.
 
@@ -94,17 +86,13 @@ class BusStatus:
 
     def inactive_s(self) -> dict[str, float]:
         """How long each group has been inactive in all of its topics."""
-        found: dict[str, float] = {}
-        for group in self.groups:
-            before_s = found.get(group.consumer, group.inactive_s)
-            found[group.consumer] = min(group.inactive_s, before_s)
-        return found
+        # The topic in which a group was active last comes last, and stays.
+        longest_first = sorted(self.groups, key=lambda one: one.inactive_s, reverse=True)
+        return {one.consumer: one.inactive_s for one in longest_first}
 
 
-class BusDeadLetterFilter(BaseModel):
+class BusDeadLetterFilter(Filter):
     """Which dead letters of the bus; all filters have to match."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     consumer: Text | None = Field(None, description="Of this consumer group.")
     type: Text | None = Field(None, description="Of this message type.")

@@ -6,13 +6,11 @@ from typing import Final
 import asyncpg
 import orjson
 
-from paidonce.bus.model import Backlog, Message, NewMessage, topic_of
+from paidonce.bus.model import Message, NewMessage, topic_of
 from paidonce.db.queries import Connection, load_queries
+from paidonce.db.search import MAX_COUNTED
 
 QUERIES: Final = load_queries(__file__)
-
-MAX_COUNTED: Final = 100_000
-"""Backlogs and lags are counted up to this number."""
 
 
 async def add(connection: Connection, messages: Sequence[NewMessage]) -> None:
@@ -53,11 +51,10 @@ async def published_after(
     return _by_position(rows)
 
 
-async def backlog(connection: Connection) -> Backlog:
-    """The unpublished messages, counted up to MAX_COUNTED."""
-    row = await QUERIES["backlog"].row(connection, most=MAX_COUNTED)
-    assert row is not None
-    return Backlog(row["number"], max(row["oldest_s"], 0.0))
+async def backlog(connection: Connection) -> tuple[int, float]:
+    """The number of unpublished messages, up to MAX_COUNTED, and the age of the oldest in s."""
+    (row,) = await QUERIES["backlog"].rows(connection, most=MAX_COUNTED)
+    return row["number"], max(row["oldest_s"], 0.0)
 
 
 def _row(one: NewMessage) -> tuple[object, ...]:

@@ -18,9 +18,6 @@ class PostgresBus(Bus):
 
     is_outbox = True
 
-    async def publish(self, messages: Sequence[Message]) -> None:
-        """Nothing to do: the relay publishes by marking."""
-
     def reader(self, group: str, aggregate_types: Collection[str]) -> "PostgresReader":
         """A reader. One process of a group at a time reads each topic."""
         return PostgresReader(group, aggregate_types)
@@ -31,18 +28,16 @@ class PostgresReader(Reader):
 
     def __init__(self, group: str, aggregate_types: Collection[str]) -> None:
         self._group = group
-        self._aggregate_types = sorted(aggregate_types)
+        self._cursors = {"consumer": group, "types": sorted(aggregate_types)}
         self._positions: dict[str, int] = {}
 
     async def wait(self, connection: Connection, limit: int) -> bool:
         """Look without a lock: locking rows writes, and an idle group must not write."""
-        values = {"consumer": self._group, "types": self._aggregate_types}
-        return await QUERIES["has_unread"].row(connection, **values) is not None
+        return await QUERIES["has_unread"].row(connection, **self._cursors) is not None
 
     async def fetch(self, connection: Connection, limit: int) -> Sequence[Message]:
         """The next messages; none while another process of the group reads."""
-        values = {"consumer": self._group, "types": self._aggregate_types}
-        rows = await QUERIES["lock_cursors"].rows(connection, **values)
+        rows = await QUERIES["lock_cursors"].rows(connection, **self._cursors)
         cursors = {row["aggregate_type"]: row["pos"] for row in rows}
         found = await outbox.published_after(connection, cursors, limit) if cursors else {}
         self._positions = {  # the last of each

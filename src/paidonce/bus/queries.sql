@@ -144,49 +144,35 @@ ON CONFLICT (consumer, event_id) DO UPDATE
        failed_at = now(), retried_at = NULL, consumed_at = NULL,
        discarded_at = NULL, discarded_by = NULL, discard_reason = NULL;
 
--- name: list_dead_letters
-SELECT id, consumer, event_id, topic, key, type, error, attempts, failed_at, retried_at,
-       discarded_at, discarded_by, discard_reason
+-- name: find_dead_letters
+-- A list of open or discarded ones, newest first; or the ids of open ones, oldest first, to change
+-- them, except those that another transaction holds. A count leaves out the locks.
+SELECT id, consumer, event_id, topic, key, type, error, attempts, failed_at, retried_at, -- list
+       discarded_at, discarded_by, discard_reason -- list
+SELECT id -- ids
   FROM bus_dead_letters
  WHERE consumed_at IS NULL
    AND discarded_at IS NULL -- open
    AND discarded_at IS NOT NULL -- discarded
-   AND (:consumer::text IS NULL OR consumer = :consumer)
-   AND (:type::text IS NULL OR type = :type)
-   AND (:topic::text IS NULL OR topic = :topic)
-   AND (:since::timestamptz IS NULL OR failed_at >= :since)
-   AND (:until::timestamptz IS NULL OR failed_at < :until)
-   AND (:cursor::bigint IS NULL OR id < :cursor)
- ORDER BY id DESC
- LIMIT :limit::bigint;
-
--- name: lock_dead_letters
--- Open ones that match, oldest first, except those that another transaction holds. A count leaves out
--- the locks.
-SELECT id
-  FROM bus_dead_letters
- WHERE id > :after::bigint
-   AND consumed_at IS NULL AND discarded_at IS NULL
    AND retried_at IS NULL -- unretried
    AND (:consumer::text IS NULL OR consumer = :consumer)
    AND (:type::text IS NULL OR type = :type)
    AND (:topic::text IS NULL OR topic = :topic)
    AND (:since::timestamptz IS NULL OR failed_at >= :since)
    AND (:until::timestamptz IS NULL OR failed_at < :until)
- ORDER BY id
+   AND (:cursor::bigint IS NULL OR id < :cursor) -- list
+   AND id > :after::bigint -- ids
+ ORDER BY id DESC -- list
+ ORDER BY id -- ids
  LIMIT :limit::bigint
    FOR UPDATE SKIP LOCKED; -- locks
 
--- name: retry_dead_letters
-UPDATE bus_dead_letters SET retried_at = coalesce(retried_at, now())
- WHERE id = ANY (:ids::bigint[]) AND consumed_at IS NULL AND discarded_at IS NULL
-RETURNING id, consumer, event_id, topic, key, type, error, attempts, failed_at, retried_at,
-          discarded_at, discarded_by, discard_reason;
-
--- name: discard_dead_letters
--- Also cancels a retry.
+-- name: change_dead_letters
+-- To discard one also cancels its retry.
 UPDATE bus_dead_letters
-   SET discarded_at = now(), discarded_by = :actor, discard_reason = :reason, retried_at = NULL
+   SET retried_at = coalesce(retried_at, now()) -- retry
+   SET discarded_at = now(), discarded_by = :actor, discard_reason = :reason, -- discard
+       retried_at = NULL -- discard
  WHERE id = ANY (:ids::bigint[]) AND consumed_at IS NULL AND discarded_at IS NULL
 RETURNING id, consumer, event_id, topic, key, type, error, attempts, failed_at, retried_at,
           discarded_at, discarded_by, discard_reason;
@@ -196,10 +182,10 @@ SELECT discarded_by FROM bus_dead_letters WHERE id = :id;
 
 -- name: next_retry
 -- Those that were retried together are delivered in the order in which they became dead letters.
-SELECT id, event_id, topic, key, type, version, time, body
+SELECT id AS letter_id, event_id AS id, topic, key, type, version, time, body
   FROM bus_dead_letters
  WHERE consumer = :consumer AND retried_at IS NOT NULL AND consumed_at IS NULL
- ORDER BY retried_at, id
+ ORDER BY retried_at, bus_dead_letters.id
  LIMIT 1
    FOR UPDATE SKIP LOCKED;
 

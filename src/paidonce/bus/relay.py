@@ -11,7 +11,6 @@ from typing import Final
 
 from paidonce.bus import outbox
 from paidonce.bus.contract import Bus
-from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.errors import BusUnavailableError
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
@@ -32,17 +31,11 @@ class Relay(Service):
     """Publishes the outbox in batches, as long as this process leads."""
 
     def __init__(
-        self,
-        database: Database,
-        bus: Bus,
-        *,
-        leader: Leader | None = None,
-        wakeup: Wakeup | None = None,
-        max_batch: int = MAX_BATCH,
+        self, bus: Bus, leader: Leader, wakeup: Wakeup | None = None, max_batch: int = MAX_BATCH
     ) -> None:
         super().__init__("relay")
         self._bus = bus
-        self._leader = leader or Leader(database)
+        self._leader = leader
         self._wakeup = wakeup or Wakeup()
         self._listener = self._wakeup.listener()
         self._max_batch = max_batch

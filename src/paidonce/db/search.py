@@ -24,7 +24,7 @@ QUERIES: Final = load_queries(__file__)
 FIRST_ID: Final = UUID(int=0)
 LAST_ID: Final = UUID(int=2**128 - 1)
 BUDGET: Final = 10_000  # the most rows that are read for one page
-MAX_COUNTED: Final = 100_000  # the most rows of one kind that a metric counts
+MAX_COUNTED: Final = 100_000  # the most rows of one kind that a metric or a status counts
 
 
 def first_id_at(time: datetime) -> UUID:

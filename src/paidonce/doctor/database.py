@@ -171,12 +171,12 @@ async def _money(connection: Connection, settings: Settings) -> CheckResult:
 
 
 async def _messages(connection: Connection, settings: Settings) -> CheckResult:
-    backlog = await outbox.backlog(connection)
+    unpublished, oldest_s = await outbox.backlog(connection)
     dead = sum((await dead_letters.count_by_group(connection)).values())
-    late = f"the oldest is waiting for {backlog.oldest_s / 60:.0f} minutes"
+    late = f"the oldest is waiting for {oldest_s / 60:.0f} minutes"
     return _backlog_result(
-        f"{backlog.number} messages are not published, {dead} are dead letters",
-        late if backlog.oldest_s > LONG_UNPUBLISHED_S else "",
+        f"{unpublished} messages are not published, {dead} are dead letters",
+        late if oldest_s > LONG_UNPUBLISHED_S else "",
         "check that `paidonce serve` or `paidonce relay` runs, and read its log",
         "list them: `paidonce bus dead-letters list`" if dead else "",
     )

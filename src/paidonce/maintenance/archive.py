@@ -56,9 +56,14 @@ class Archive:
 
     folder: Path
 
-    async def check(self) -> None:
-        """Raises ArchiveError unless files can be put there."""
-        await asyncio.to_thread(self._check)
+    def check(self) -> None:
+        """Raises ArchiveError unless files can be put there. Blocks."""
+        is_fit = self.folder.is_dir() and os.access(self.folder, os.W_OK | os.X_OK)
+        if not is_fit:
+            raise ArchiveError(
+                f"retention.archive_dir = '{self.folder}' is not a writable folder here; create "
+                f"it, or run the janitor on another machine; until then the months are kept"
+            )
 
     async def write(self, connection: Connection, table: str) -> Manifest:
         """Write the table to a file, in place of one with the same content.
@@ -83,14 +88,6 @@ class Archive:
         """Remove what killed processes left. One that still runs fails, and begins again."""
         for part in self.folder.glob(f".{table}.*.part"):
             part.unlink(missing_ok=True)
-
-    def _check(self) -> None:
-        is_fit = self.folder.is_dir() and os.access(self.folder, os.W_OK | os.X_OK)
-        if not is_fit:
-            raise ArchiveError(
-                f"retention.archive_dir = '{self.folder}' is not a writable folder here; create "
-                f"it, or run the janitor on another machine; until then the months are kept"
-            )
 
 
 async def _event_lines(

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.maintenance.archive import Archive
 from paidonce.maintenance.partitions import HOURLY_S, NewPartitions, OldPartitions
-from paidonce.maintenance.retention import Sweep, sweeps
+from paidonce.maintenance.retention import sweeps
 from paidonce.runtime.leader import Leader, LeadershipLostError
 from paidonce.runtime.service import Service
 from paidonce.settings import RetentionSettings
@@ -26,13 +25,9 @@ PAUSE_WHILE_MORE_S: Final = 1.0
 class Task(Protocol):
     """Periodic work that may be interrupted at any moment."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def period_s(self) -> float:
-        """The time until the next run, unless there is more to do."""
-        ...
+    name: str
+    period_s: float
+    """The time until the next run, unless there is more to do."""
 
     async def run_once(self, connection: Connection, now: datetime) -> bool:
         """Do a bounded part of it; returns whether there is more to do now."""
@@ -42,16 +37,10 @@ class Task(Protocol):
 class Janitor(Service):
     """Runs its tasks, each in one process at a time."""
 
-    def __init__(
-        self,
-        database: Database,
-        retention: RetentionSettings,
-        tasks: Sequence[Task] | None = None,
-        leader: Leader | None = None,
-    ) -> None:
+    def __init__(self, tasks: Sequence[Task], leader: Leader) -> None:
         super().__init__("janitor")
-        self._tasks = usual_tasks(retention) if tasks is None else tasks
-        self._leader = leader or Leader(database)
+        self._tasks = tasks
+        self._leader = leader
 
     async def run(self) -> None:
         """Work until asked to finish. Frequent tasks do not wait for those that may take hours."""
@@ -93,10 +82,7 @@ class Janitor(Service):
 
 def usual_tasks(retention: RetentionSettings) -> list[Task]:
     """The tasks of a running system, the most important first."""
-    archive = None
-    if retention.partition_action == "archive" and retention.archive_dir is not None:
-        archive = Archive(retention.archive_dir)
-    is_dropped = retention.partition_action == "drop"
-    partitions = OldPartitions(retention.payloads_days, is_dropped, archive)
-    rows: list[Sweep] = sweeps(retention)
-    return [NewPartitions(), Folding(), partitions, *rows]
+    action, folder = retention.partition_action, retention.archive_dir
+    archive = Archive(folder) if action == "archive" and folder is not None else None
+    old = OldPartitions(retention.payloads_days, action == "drop", archive)
+    return [NewPartitions(), Folding(), old, *sweeps(retention)]

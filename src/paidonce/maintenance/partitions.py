@@ -5,21 +5,16 @@ detached, archived if that is wanted, and dropped. The comment of the table says
 detached for. The next run continues where the last one stopped. Nobody who writes events waits.
 """
 
+import asyncio
 import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from paidonce.db import schema
 from paidonce.db.pool import is_lock_timeout
 from paidonce.db.queries import Connection, load_queries
-from paidonce.db.schema import (
-    attach_partition,
-    ensure_partitions,
-    id_range,
-    next_month,
-    partition_name,
-)
 from paidonce.errors import ArchiveError
 from paidonce.maintenance.archive import Archive
 from paidonce.telemetry import logger
@@ -43,7 +38,7 @@ class NewPartitions:
     period_s = HOURLY_S
 
     async def run_once(self, connection: Connection, now: datetime) -> bool:
-        created = await ensure_partitions(connection, now)
+        created = await schema.ensure_partitions(connection, now)
         if created:
             log.info("partitions_created", names=created)
         return False
@@ -75,12 +70,13 @@ class OldPartitions:
 
     async def _remove(self, connection: Connection, now: datetime) -> bool:
         if self.archive is not None:
-            await self.archive.check()
+            await asyncio.to_thread(self.archive.check)
         finished = await finish_detaching(connection)
         old = await self._find_old(connection, now)
+        mark = ARCHIVE_MARK if self.archive is not None else DROP_MARK if self.is_dropped else None
         for month in old[:MAX_MONTHS]:
-            await detach(connection, month, mark=self._mark)
-        names = finished + [partition_name(month) for month in old[:MAX_MONTHS]]
+            await detach(connection, month, mark=mark)
+        names = finished + [schema.partition_name(month) for month in old[:MAX_MONTHS]]
         if names:
             log.info("partitions_detached", names=names)
         has_more = len(old) > MAX_MONTHS
@@ -90,19 +86,15 @@ class OldPartitions:
             await _drop_detached(connection)
         return has_more
 
-    @property
-    def _mark(self) -> str | None:
-        if self.archive is not None:
-            return ARCHIVE_MARK
-        return DROP_MARK if self.is_dropped else None
-
     async def _find_old(self, connection: Connection, now: datetime) -> list[datetime]:
         if self.days == 0:
             return []
-        old = await old_months(connection, now - timedelta(days=self.days))
+        before = now - timedelta(days=self.days)
+        months = map(_month_of, await attached_partitions(connection))
+        old = [one for one in months if one is not None and schema.next_month(one) <= before]
         kept = [month for month in old if await _has_pending("webhook_events", connection, month)]
         if kept:
-            names = [partition_name(month) for month in kept]
+            names = [schema.partition_name(month) for month in kept]
             log.info("partitions_kept", names=names, detail="pending events, or dead letters")
         return [month for month in old if month not in kept]
 
@@ -115,7 +107,6 @@ async def _archive_next(connection: Connection, archive: Archive) -> bool:
     found = await _detached(connection, ARCHIVE_MARK, DROP_MARK)
     for number, name in enumerate(found, 1):
         if await _reattach_if_pending(connection, name):
-            log.info("partitions_kept", names=[name], detail="an event in it is pending again")
             continue
         try:
             written = await archive.write(connection, name)
@@ -131,23 +122,12 @@ async def _archive_next(connection: Connection, archive: Archive) -> bool:
 async def _drop_detached(connection: Connection) -> None:
     """Drop what was detached for it, unless events came before the detach was complete."""
     dropped: list[str] = []
-    kept: list[str] = []
     for name in await _detached(connection, DROP_MARK):
-        if await _reattach_if_pending(connection, name):
-            kept.append(name)
-        else:
+        if not await _reattach_if_pending(connection, name):
             await connection.execute(f"DROP TABLE {name}")
             dropped.append(name)
     if dropped:
         log.info("partitions_dropped", names=dropped)
-    if kept:
-        log.info("partitions_kept", names=kept, detail="an event in them is pending again")
-
-
-async def old_months(connection: Connection, before: datetime) -> list[datetime]:
-    """The months that ended by then and still have their partition, the oldest first."""
-    found = map(_month_of, await attached_partitions(connection))
-    return [month for month in found if month is not None and next_month(month) <= before]
 
 
 async def detach(connection: Connection, month: datetime, *, mark: str | None) -> None:
@@ -156,7 +136,7 @@ async def detach(connection: Connection, month: datetime, *, mark: str | None) -
     It waits for every transaction that uses the events; nobody waits for it. If that takes too
     long, the session's lock_timeout ends it, and `finish_detaching` continues.
     """
-    name = partition_name(month)
+    name = schema.partition_name(month)
     try:
         # Before the detach, so that an interrupted one is known to be removed.
         if mark is not None:
@@ -201,15 +181,16 @@ async def _reattach_if_pending(connection: Connection, name: str) -> bool:
         return False
     async with connection.transaction():
         # Detaching left a check of the bounds, so that attaching reads no rows.
-        await attach_partition(connection, month)
+        await schema.attach_partition(connection, month)
         await _comment(connection, name, "NULL")
+    log.info("partitions_kept", names=[name], detail="an event in it is pending again")
     return True
 
 
 async def _has_pending(table: str, connection: Connection, month: datetime) -> bool:
     """Whether an event of this month still has to be processed, or needs a person."""
     query = QUERIES["has_pending_events"].renamed(webhook_events=table)
-    first, end = id_range(month)
+    first, end = schema.id_range(month)
     return bool(await query.value(connection, first_id=first, end_id=end))
 
 

@@ -4,7 +4,7 @@ A table with a retention age needs a statement in `STATEMENTS` and a line in `sw
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -56,21 +56,21 @@ PAGE_BLOCKS: Final = 128
 MAX_PAGES: Final = 100
 
 
+def _unchanged(time: datetime) -> datetime:
+    return time
+
+
 @dataclass(slots=True)
 class Sweep:
     """Deletes the rows of one kind that are older than `days`. It remembers its position."""
 
     name: str
     days: int
-    limit: Callable[[datetime], object]
+    limit: Callable[[datetime], object] = _unchanged
     """The value that the statement compares with, from a time."""
-    start: object = 0
+    after: object = 0
     page: int = PAGE_ROWS
     period_s: float = HOURLY_S
-    _after: object = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._after = self.start
 
     async def run_once(self, connection: Connection, now: datetime) -> bool:
         """Sweep up to MAX_PAGES pages; returns whether there is more to delete.
@@ -78,14 +78,13 @@ class Sweep:
         Each page is a transaction of its own.
         """
         before = self.limit(now - timedelta(days=self.days))
-        query = STATEMENTS[self.name]
-        deleted = 0
-        has_more = True
+        deleted, has_more = 0, True
         for _ in range(MAX_PAGES):
-            row = await query.row(connection, after=self._after, before=before, limit=self.page)
-            assert row is not None
+            (row,) = await STATEMENTS[self.name].rows(
+                connection, after=self.after, before=before, limit=self.page
+            )
             deleted += row["deleted"]
-            self._after, has_more = row["next"], row["more"]
+            self.after, has_more = row["next"], row["more"]
             if not has_more:
                 break
         if deleted:
@@ -96,23 +95,19 @@ class Sweep:
 def sweeps(retention: RetentionSettings) -> list[Sweep]:
     """A task for each kind of row that has a retention age; 0 keeps it for ever."""
     tasks = [
-        Sweep("evidence", retention.evidence_days, first_id_at, start=FIRST_ID),
-        Sweep("audit_log", retention.audit_days, _unchanged),
-        Sweep("outbox", retention.outbox_days, _unchanged),
-        Sweep("processed_events", retention.processed_events_days, _unchanged),
-        Sweep("bus_dead_letters", retention.audit_days, _unchanged),
+        Sweep("evidence", retention.evidence_days, first_id_at, after=FIRST_ID),
+        Sweep("audit_log", retention.audit_days),
+        Sweep("outbox", retention.outbox_days),
+        Sweep("processed_events", retention.processed_events_days),
+        Sweep("bus_dead_letters", retention.audit_days),
         Sweep("event_keys", retention.dedup_keys_days, first_id_at, page=PAGE_BLOCKS),
-        Sweep("nonces", retention.nonces_days, _unchanged, page=PAGE_BLOCKS),
-        Sweep("bans", REMEMBERED_DAYS, _unchanged),
-        Sweep("verified_senders", VERIFIED_DAYS, _unchanged),
-        Sweep("replays", retention.audit_days, first_id_at, start=FIRST_ID),
-        Sweep("reconciliations", retention.audit_days, first_id_at, start=FIRST_ID),
-        Sweep("reconciliation_findings", retention.audit_days, _unchanged),
-        Sweep("notifications", retention.notifications_days, _unchanged),
-        Sweep("notification_messages", retention.notifications_days, first_id_at, start=FIRST_ID),
+        Sweep("nonces", retention.nonces_days, page=PAGE_BLOCKS),
+        Sweep("bans", REMEMBERED_DAYS),
+        Sweep("verified_senders", VERIFIED_DAYS),
+        Sweep("replays", retention.audit_days, first_id_at, after=FIRST_ID),
+        Sweep("reconciliations", retention.audit_days, first_id_at, after=FIRST_ID),
+        Sweep("reconciliation_findings", retention.audit_days),
+        Sweep("notifications", retention.notifications_days),
+        Sweep("notification_messages", retention.notifications_days, first_id_at, after=FIRST_ID),
     ]
     return [one for one in tasks if one.days > 0]
-
-
-def _unchanged(time: datetime) -> datetime:
-    return time

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parseaddr
-from typing import Final, Protocol, assert_never
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 import orjson
@@ -19,7 +19,7 @@ from paidonce.core.email import is_email
 from paidonce.core.notifications import NotificationKind
 from paidonce.errors import ConfigurationError, NotificationSendError
 from paidonce.notifications.digest import compose_test, render_text
-from paidonce.notifications.mail import SmtpServer, parse_smtp_url, send_mail
+from paidonce.notifications.mail import MailSender, parse_smtp_url
 from paidonce.notifications.model import NotificationMessage, Routes
 from paidonce.providers.standard_webhooks import decode_secret, signed_headers
 from paidonce.settings import NotificationSettings
@@ -29,7 +29,6 @@ CONNECT_TIMEOUT_S: Final = 5.0
 CALL_TIMEOUT_S: Final = 10.0
 MAX_REPLY_BYTES: Final = 1_024
 MAX_SLACK_TEXT: Final = 3_500
-MAX_MAIL_TEXT: Final = 50_000
 TYPE: Final = "paidonce.notifications"
 
 
@@ -115,20 +114,6 @@ class SlackSender:
         return await _post(self.url, orjson.dumps({"text": escaped}), {})
 
 
-@dataclass(frozen=True, slots=True)
-class MailSender:
-    """Sends a plain text by SMTP."""
-
-    server: SmtpServer
-    sender: str
-    to: tuple[str, ...]
-
-    async def send(self, message: NotificationMessage) -> str:
-        text = render_text(message.content, MAX_MAIL_TEXT)
-        subject = str(message.content["subject"])
-        return await send_mail(self.server, self.sender, self.to, subject, text, message.id)
-
-
 async def _post(url: str, body: bytes, headers: Mapping[str, str]) -> str:
     """The answer, if it is a 2xx. Raises NotificationSendError, whose text has no URL."""
     import aiohttp  # the import is slow, and most services have no channels
@@ -153,20 +138,8 @@ async def _post(url: str, body: bytes, headers: Mapping[str, str]) -> str:
 
 def _channel(name: str, settings: NotificationSettings) -> Channel:
     key = f"notifications.{name}"
-    sender = _sender(key, settings)
+    sender = {"webhook": _webhook, "slack": _slack, "email": _mail}[settings.kind](key, settings)
     return Channel(name, settings.kind, sender, _kinds(key, settings), settings.every_s)
-
-
-def _sender(key: str, settings: NotificationSettings) -> Sender:
-    match settings.kind:
-        case "webhook":
-            return _webhook(key, settings)
-        case "slack":
-            return _slack(key, settings)
-        case "email":
-            return _mail(key, settings)
-        case _:
-            assert_never(settings.kind)
 
 
 def _kinds(key: str, settings: NotificationSettings) -> frozenset[NotificationKind]:

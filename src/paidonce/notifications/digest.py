@@ -1,8 +1,10 @@
 """Composes messages: the number of notifications by kind and source, and the newest of each."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final
 
 from paidonce.core.notifications import NotificationKind
@@ -14,7 +16,7 @@ MAX_SHOWN: Final = 5
 MAX_DETAILS: Final = 12
 MAX_DETAIL: Final = 300
 
-_NAMES: Final = {
+_NAMES: Final[Mapping[str, tuple[str, str]]] = {
     NotificationKind.DEAD_LETTER: ("dead letter", "dead letters"),
     NotificationKind.CONFLICT: ("conflict", "conflicts"),
     NotificationKind.MISMATCH: ("wrong amount", "wrong amounts"),
@@ -38,11 +40,13 @@ _NAMES: Final = {
 }
 
 
-def compose(notifications: Sequence[PendingNotification]) -> Content:
+def compose(notifications: Sequence[PendingNotification]) -> dict[str, Any]:
     """The content of a message with these notifications, which are sorted by time."""
-    by_group = sorted(notifications, key=_group_of)  # stable: keeps the order within a group
-    groups = [_group(list(members)) for _, members in groupby(by_group, key=_group_of)]
-    groups.sort(key=lambda group: (_order(group["kind"]), -group["count"], group["source"]))
+    kind_and_source = attrgetter("kind", "source")
+    by_group = sorted(notifications, key=kind_and_source)  # stable: keeps the order within a group
+    groups = [_group(list(members)) for _, members in groupby(by_group, key=kind_and_source)]
+    order = {kind.value: number for number, kind in enumerate(NotificationKind)}
+    groups.sort(key=lambda group: (order.get(group["kind"], len(order)), -group["count"]))
     return {
         "subject": f"Paidonce: {_counts(groups)}",
         "total": sum(group["count"] for group in groups),
@@ -53,12 +57,7 @@ def compose(notifications: Sequence[PendingNotification]) -> Content:
 
 def compose_test(channel: str) -> Content:
     """The content of a test message."""
-    return {
-        "subject": f"Paidonce: this is a test of the channel {channel}",
-        "total": 0,
-        "groups": [],
-        "left_out": 0,
-    }
+    return compose([]) | {"subject": f"Paidonce: this is a test of the channel {channel}"}
 
 
 def render_text(content: Content, max_characters: int) -> str:
@@ -77,10 +76,6 @@ def render_text(content: Content, max_characters: int) -> str:
 _CUT: Final = "… cut off: the message is too long."
 
 
-def _group_of(notification: PendingNotification) -> tuple[str, str]:
-    return notification.kind, notification.source
-
-
 def _group(members: list[PendingNotification]) -> dict[str, Any]:
     first = members[0]
     return {
@@ -94,40 +89,27 @@ def _group(members: list[PendingNotification]) -> dict[str, Any]:
 
 
 def _item(one: PendingNotification) -> dict[str, Any]:
-    links = {
-        "event": f"/api/v1/events/{one.event_id}" if one.event_id else None,
-        "payment": f"/api/v1/payments/{one.payment_id}" if one.payment_id else None,
-    }
+    ids = {"event": one.event_id, "payment": one.payment_id}
+    details = list(one.details.items())[:MAX_DETAILS]
     return {
         "at": _time(one.at),
-        "event_id": one.event_id and str(one.event_id),
-        "payment_id": one.payment_id and str(one.payment_id),
-        "details": _details(one.details),
-        "links": {name: path for name, path in links.items() if path is not None},
+        **{f"{name}_id": id_ and str(id_) for name, id_ in ids.items()},
+        # Each in one line, so that none can look like another one.
+        "details": {name: " ".join(str(value).split())[:MAX_DETAIL] for name, value in details},
+        "links": {name: f"/api/v1/{name}s/{id_}" for name, id_ in ids.items() if id_},
     }
-
-
-def _details(details: Mapping[str, object]) -> dict[str, str]:
-    """Each in one line, so that none can look like another one."""
-    few = list(details.items())[:MAX_DETAILS]
-    return {name: " ".join(str(value).split())[:MAX_DETAIL] for name, value in few}
 
 
 def _counts(groups: Iterable[Mapping[str, Any]]) -> str:
-    numbers: dict[str, int] = {}
+    numbers: Counter[str] = Counter()
     for group in groups:
-        numbers[group["kind"]] = numbers.get(group["kind"], 0) + group["count"]
+        numbers[group["kind"]] += group["count"]
     return ", ".join(_counted(kind, number) for kind, number in numbers.items())
 
 
 def _counted(kind: str, number: int) -> str:
-    one, many = _NAMES[NotificationKind(kind)] if kind in set(NotificationKind) else (kind, kind)
+    one, many = _NAMES.get(kind, (kind, kind))
     return f"{number} {one if number == 1 else many}"
-
-
-def _order(kind: str) -> int:
-    kinds = [str(one) for one in NotificationKind]
-    return kinds.index(kind) if kind in kinds else len(kinds)
 
 
 def _lines(content: Content) -> Iterator[str]:

@@ -4,19 +4,22 @@ import smtplib
 import socket
 import ssl
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 from email.utils import formatdate, parseaddr
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import unquote, urlsplit
-from uuid import UUID
 
 from paidonce.errors import ConfigurationError, NotificationSendError
+from paidonce.notifications.digest import render_text
+from paidonce.notifications.model import NotificationMessage
 from paidonce.runtime.daemon_thread import DaemonThread
 
 STEP_TIMEOUT_S: Final = 10.0
 MAIL_TIMEOUT_S: Final = 30.0
+MAX_TEXT: Final = 50_000
 
 _PORTS: Final = {"smtp": 587, "smtps": 465}
 
@@ -48,24 +51,30 @@ def parse_smtp_url(url: str, key: str) -> SmtpServer:
     return SmtpServer(parts.hostname, port, parts.scheme == "smtps", user, password)
 
 
-async def send_mail(
-    server: SmtpServer, sender: str, to: Sequence[str], subject: str, text: str, message_id: UUID
-) -> str:
-    """Send an e-mail; returns the result. Raises NotificationSendError."""
-    mail = EmailMessage()
-    mail["From"], mail["To"], mail["Subject"] = sender, ", ".join(to), subject
-    mail["Date"] = formatdate()
-    mail["Message-ID"] = f"<{message_id}@{parseaddr(sender)[1].rpartition('@')[2]}>"
-    mail["Auto-Submitted"] = "auto-generated"
-    mail.set_content(text)
-    connections: list[smtplib.SMTP] = []
-    try:
-        return await DaemonThread("mail").finish(
-            lambda: _deliver(server, mail, connections), MAIL_TIMEOUT_S
-        )
-    except TimeoutError:
-        _shut_down(connections)
-        raise NotificationSendError(f"no result within {MAIL_TIMEOUT_S:.0f} s") from None
+@dataclass(frozen=True, slots=True)
+class MailSender:
+    """Sends a plain text by SMTP."""
+
+    server: SmtpServer
+    sender: str
+    to: tuple[str, ...]
+
+    async def send(self, message: NotificationMessage) -> str:
+        mail = EmailMessage()
+        mail["From"], mail["To"] = self.sender, ", ".join(self.to)
+        mail["Subject"] = str(message.content["subject"])
+        mail["Date"] = formatdate()
+        mail["Message-ID"] = f"<{message.id}@{parseaddr(self.sender)[1].rpartition('@')[2]}>"
+        mail["Auto-Submitted"] = "auto-generated"
+        mail.set_content(render_text(message.content, MAX_TEXT))
+        connections: list[smtplib.SMTP] = []
+        try:
+            return await DaemonThread("mail").finish(
+                lambda: _deliver(self.server, mail, connections), MAIL_TIMEOUT_S
+            )
+        except TimeoutError:
+            _shut_down(connections)
+            raise NotificationSendError(f"no result within {MAIL_TIMEOUT_S:.0f} s") from None
 
 
 def _deliver(server: SmtpServer, mail: EmailMessage, connections: list[smtplib.SMTP]) -> str:
@@ -113,7 +122,5 @@ def _shut_down(connections: Sequence[smtplib.SMTP]) -> None:
     """Close connections that take too long; their thread ends then."""
     for connection in connections:
         if connection.sock is not None:
-            try:
+            with suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue

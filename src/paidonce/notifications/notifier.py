@@ -12,7 +12,6 @@ from typing import Final
 
 from uuid_utils.compat import uuid7
 
-from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.errors import NotificationSendError
 from paidonce.notifications import store
@@ -38,12 +37,10 @@ GIVE_UP_S: Final = 86_400.0
 class Notifier(Service):
     """Sends pending notifications to each channel, as long as this process leads."""
 
-    def __init__(
-        self, database: Database, channels: Mapping[str, Channel], leader: Leader | None = None
-    ) -> None:
+    def __init__(self, channels: Mapping[str, Channel], leader: Leader) -> None:
         super().__init__("notifier")
         self._channels = tuple(channels.values())
-        self._leader = leader or Leader(database)
+        self._leader = leader
 
     async def run(self) -> None:
         """Notify while this process leads; follow the leader otherwise."""
@@ -79,55 +76,44 @@ class Notifier(Service):
         """Send the channel its next message, if one is due; returns whether it was accepted."""
         async with leadership.connection() as connection:
             if await store.is_message_due(connection, channel.name, channel.every_s):
-                await self._compose(connection, channel)
+                await _compose(connection, channel)
             message = await store.begin_attempt(connection, channel.name, DELAYS_S)
         if message is None:
             return False
         leadership.require()
-        error = await _send(channel, message)
+        error = None
+        try:
+            await channel.sender.send(message)
+        except NotificationSendError as failure:
+            error = str(failure)
         maybe_crash(CrashPoint.NOTIFIED)
         async with leadership.connection() as connection, connection.transaction():
-            await self._record(connection, channel, message, error)
+            await _record(connection, channel, message, error)
         return error is None
 
-    async def _compose(self, connection: Connection, channel: Channel) -> None:
-        """Combine all pending notifications into one message."""
-        async with connection.transaction():
-            message_id = uuid7()
-            pending = await store.assign(connection, channel.name, message_id)
-            if pending:
-                content = compose(pending)
-                await store.add_message(connection, message_id, channel.name, content)
 
-    async def _record(
-        self,
-        connection: Connection,
-        channel: Channel,
-        message: NotificationMessage,
-        error: str | None,
-    ) -> None:
-        is_final = message.age_s >= GIVE_UP_S
-        status = "SENT" if error is None else "FAILED" if is_final else "PENDING"
-        await store.end_attempt(connection, message.id, status, error)
-        result = {"SENT": "sent", "PENDING": "retried", "FAILED": "failed"}[status]
-        metrics.bound(metrics.NOTIFICATION_ATTEMPTS, channel.name, channel.kind, result).inc()
-        fields = {
-            "channel": channel.name,
-            "message_id": str(message.id),
-            "attempt": message.attempts,
-        }
-        if error is None:
-            log.info("notification_sent", **fields, notifications=message.content["total"])
-        else:
-            write = log.error if is_final else log.warning
-            event = "notification_failed" if is_final else "notification_attempt_failed"
-            write(event, **fields, error=error)
+async def _compose(connection: Connection, channel: Channel) -> None:
+    """Combine all pending notifications into one message."""
+    async with connection.transaction():
+        message_id = uuid7()
+        pending = await store.assign(connection, channel.name, message_id)
+        if pending:
+            content = compose(pending)
+            await store.add_message(connection, message_id, channel.name, content)
 
 
-async def _send(channel: Channel, message: NotificationMessage) -> str | None:
-    """Send a message; returns the error, if there is one."""
-    try:
-        await channel.sender.send(message)
-    except NotificationSendError as error:
-        return str(error)
-    return None
+async def _record(
+    connection: Connection, channel: Channel, message: NotificationMessage, error: str | None
+) -> None:
+    is_final = message.age_s >= GIVE_UP_S
+    status = "SENT" if error is None else "FAILED" if is_final else "PENDING"
+    await store.end_attempt(connection, message.id, status, error)
+    result = {"SENT": "sent", "PENDING": "retried", "FAILED": "failed"}[status]
+    metrics.bound(metrics.NOTIFICATION_ATTEMPTS, channel.name, channel.kind, result).inc()
+    fields = {"channel": channel.name, "message_id": str(message.id), "attempt": message.attempts}
+    if error is None:
+        log.info("notification_sent", **fields, notifications=message.content["total"])
+    else:
+        write = log.error if is_final else log.warning
+        event = "notification_failed" if is_final else "notification_attempt_failed"
+        write(event, **fields, error=error)

@@ -1,21 +1,14 @@
 """Stores notifications and their messages."""
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Final
 from uuid import UUID
 
 import orjson
 
-from paidonce.db.queries import Connection, WrittenRow, load_queries
-from paidonce.notifications.model import (
-    COLUMNS,
-    Content,
-    Notification,
-    NotificationMessage,
-    PendingCount,
-    PendingNotification,
-    Routes,
-)
+from paidonce.db.queries import Connection, WrittenRow, from_row, load_queries
+from paidonce.notifications import model
 
 QUERIES: Final = load_queries(__file__)
 
@@ -26,7 +19,9 @@ MAX_AGE_S: Final = 7 * 86_400.0
 """Notifications of a failed message that are older are not sent again."""
 
 
-async def add(connection: Connection, routes: Routes, *notifications: Notification) -> None:
+async def add(
+    connection: Connection, routes: model.Routes, *notifications: model.Notification
+) -> None:
     """Store notifications for the channels of their kinds, in the caller's transaction."""
     await write(connection, [row for one in notifications for row in one.rows(routes)])
 
@@ -34,31 +29,32 @@ async def add(connection: Connection, routes: Routes, *notifications: Notificati
 async def write(connection: Connection, rows: Sequence[WrittenRow]) -> None:
     """Store rows of notifications. Waits for no lock."""
     if rows:
-        columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True))
+        columns = dict(zip(model.COLUMNS, zip(*rows, strict=True), strict=True))
         await QUERIES["add"].run(connection, **columns, max_pending=MAX_PENDING)
 
 
 async def is_message_due(connection: Connection, channel: str, every_s: float) -> bool:
     """Whether notifications are pending, no message is, and the last one is old enough."""
-    row = await QUERIES["is_message_due"].row(connection, channel=channel, every_s=every_s)
-    return row is not None and bool(row["is_due"])
+    query = QUERIES["is_message_due"]
+    return bool(await query.value(connection, channel=channel, every_s=every_s))
 
 
 async def assign(
     connection: Connection, channel: str, message_id: UUID
-) -> list[PendingNotification]:
+) -> list[model.PendingNotification]:
     """Assign pending notifications to a message, oldest first, in the caller's transaction."""
     await QUERIES["delete_resolved"].run(connection, channel=channel)
     rows = await QUERIES["assign"].rows(
         connection, channel=channel, message_id=message_id, limit=MAX_PER_MESSAGE
     )
-    found = [dict(row) | {"details": orjson.loads(row["details"])} for row in rows]
-    found.sort(key=lambda one: one.pop("id"))
-    return [PendingNotification(**one) for one in found]
+    return [
+        from_row(model.PendingNotification, row, details=orjson.loads(row["details"]))
+        for row in sorted(rows, key=itemgetter("id"))
+    ]
 
 
 async def add_message(
-    connection: Connection, message_id: UUID, channel: str, content: Content
+    connection: Connection, message_id: UUID, channel: str, content: model.Content
 ) -> None:
     """Store a message to be sent, in the caller's transaction."""
     text = orjson.dumps(content, default=str).decode()
@@ -67,7 +63,7 @@ async def add_message(
 
 async def begin_attempt(
     connection: Connection, channel: str, delays_s: Sequence[float]
-) -> NotificationMessage | None:
+) -> model.NotificationMessage | None:
     """The channel's message that is due; schedules the next attempt.
 
     The delays are those after each attempt; the last one is repeated.
@@ -75,7 +71,7 @@ async def begin_attempt(
     row = await QUERIES["begin_attempt"].row(connection, channel=channel, delays_s=delays_s)
     if row is None:
         return None
-    return NotificationMessage(**dict(row) | {"content": orjson.loads(row["content"])})
+    return from_row(model.NotificationMessage, row, content=orjson.loads(row["content"]))
 
 
 async def end_attempt(
@@ -90,7 +86,9 @@ async def end_attempt(
         await QUERIES["release"].run(connection, message_id=message_id, max_age_s=MAX_AGE_S)
 
 
-async def count_pending(connection: Connection, channels: Iterable[str]) -> list[PendingCount]:
+async def count_pending(
+    connection: Connection, channels: Iterable[str]
+) -> list[model.PendingCount]:
     """How many notifications each of the channels has not received."""
     rows = await QUERIES["count_pending"].rows(connection, channels=list(channels))
-    return [PendingCount(**row) for row in rows]
+    return [model.PendingCount(**row) for row in rows]

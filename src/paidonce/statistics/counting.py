@@ -1,19 +1,34 @@
-"""Statistics: adds up the counts of batches, and counts deliveries that no batch has."""
+"""Statistics: batches write deltas, which are folded into a row for each day.
 
+Also counts deliveries that no batch has.
+"""
+
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
 from paidonce.core.events import EventStatus
-from paidonce.core.tally import Tally
+from paidonce.core.tally import Tally, TallyRow
 from paidonce.db.pool import Database
-from paidonce.db.queries import Connection
+from paidonce.db.queries import Connection, load_queries
 from paidonce.processing.items import Rejected, tally_key
 from paidonce.runtime.service import Service
-from paidonce.statistics import store
+
+QUERIES: Final = load_queries(__file__)
 
 FOLD_PERIOD_S: Final = 15.0
 MAX_FOLDED: Final = 10_000
 WRITE_PERIOD_S: Final = 3.0
+
+
+async def fold(connection: Connection, limit: int) -> int:
+    """Fold up to `limit` deltas into the counts; returns how many there were."""
+    return int(await QUERIES["fold"].value(connection, limit=limit))
+
+
+async def add(connection: Connection, rows: Sequence[TallyRow]) -> None:
+    """Add counts that no batch has written."""
+    await QUERIES["add"].run(connection, counts=rows)
 
 
 class Folding:
@@ -24,7 +39,7 @@ class Folding:
 
     async def run_once(self, connection: Connection, now: datetime) -> bool:
         """Add some of them; returns whether there are more."""
-        return await store.fold(connection, MAX_FOLDED) == MAX_FOLDED
+        return await fold(connection, MAX_FOLDED) == MAX_FOLDED
 
 
 class DroppedDeliveries:
@@ -48,7 +63,7 @@ class DroppedDeliveries:
             return
         try:
             async with database.connection() as connection:
-                await store.add(connection, rows)
+                await add(connection, rows)
         except BaseException:
             self._tally.add(counted)
             raise

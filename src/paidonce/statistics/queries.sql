@@ -31,24 +31,16 @@ INSERT INTO event_count_deltas (
 SELECT * FROM unnest(:counts::written_event_count[]);
 
 -- name: report
--- What was folded and what was not, in one snapshot; the whole, and each way to group it.
-WITH counted AS (
-    SELECT day, source_id, signature_method, received, duplicates, waiting, succeeded, failed
-      FROM event_counts
-     WHERE day BETWEEN :first_day AND :last_day
-    UNION ALL
-    SELECT day, source_id, signature_method, received, duplicates, waiting, succeeded, failed
-      FROM event_count_deltas
-     WHERE day BETWEEN :first_day AND :last_day
-)
+-- What was folded and what was not, in one snapshot; the total first, and each way to group it.
 SELECT c.day, s.name AS source, c.signature_method,
        coalesce(sum(c.received), 0)::bigint AS received,
        coalesce(sum(c.duplicates), 0)::bigint AS duplicates,
        coalesce(sum(c.waiting), 0)::bigint AS waiting,
        coalesce(sum(c.succeeded), 0)::bigint AS succeeded,
-       coalesce(sum(c.failed), 0)::bigint AS failed
-  FROM counted AS c
+       coalesce(sum(c.failed), 0)::bigint AS failed,
+       coalesce(sum(c.succeeded)::float8 / nullif(sum(c.succeeded + c.failed), 0), 1) AS success_rate
+  FROM (TABLE event_counts UNION ALL TABLE event_count_deltas) AS c
   JOIN sources AS s ON s.id = c.source_id
- WHERE :source::text IS NULL OR s.name = :source
+ WHERE c.day BETWEEN :first_day AND :last_day AND (:source::text IS NULL OR s.name = :source)
  GROUP BY GROUPING SETS ((), (c.day), (s.name), (c.signature_method))
- ORDER BY c.day, s.name, c.signature_method;
+ ORDER BY grouping(c.day, s.name, c.signature_method) DESC, c.day, s.name, c.signature_method;

@@ -1,18 +1,21 @@
 """Counts of deliveries by day, source and signature method."""
 
-from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from paidonce.db.pool import Database
+from paidonce.db.queries import from_row
 from paidonce.errors import InvalidRequestError
-from paidonce.statistics import store
+from paidonce.statistics.counting import QUERIES
 from paidonce.statistics.model import CountsOfDay, CountsOfMethod, CountsOfSource, Statistics
 
 DEFAULT_DAYS: Final = 7
 MAX_DAYS: Final = 366
 
-_NUMBERS: Final = ("received", "duplicates", "waiting", "succeeded", "failed")
+_NOTHING: Final[dict[str, Any]] = {
+    **dict.fromkeys(("received", "duplicates", "waiting", "succeeded", "failed"), 0),
+    "success_rate": 1.0,
+}
 
 
 class StatisticsService:
@@ -26,40 +29,24 @@ class StatisticsService:
         if not 1 <= days <= MAX_DAYS:
             raise InvalidRequestError(f"days: give 1 to {MAX_DAYS}")
         today = datetime.now(UTC).date()
-        all_days = [today - timedelta(days=back) for back in range(days)]
+        first = today - timedelta(days=days - 1)
         async with self._database.connection() as connection:
-            rows = await store.report(
-                connection, first_day=all_days[-1], last_day=today, source=source
+            total, *groups = await QUERIES["report"].rows(
+                connection, first_day=first, last_day=today, source=source
             )
-        (whole,) = [row for row in rows if not _names(row)]
-        by_day = {row["day"]: row for row in _of(rows, "day")}
-        nothing = dict.fromkeys(_NUMBERS, 0)
-        return Statistics(
-            **_counts(whole),
+        by_day = {row["day"]: row for row in groups}
+        all_days = [first + timedelta(days=number) for number in range(days)]
+        return from_row(
+            Statistics,
+            total,
             days=days,
-            by_source=[CountsOfSource(**_counts(one, "source")) for one in _of(rows, "source")],
+            by_source=[
+                from_row(CountsOfSource, row) for row in groups if row["source"] is not None
+            ],
             by_signature_method=[
-                CountsOfMethod(**_counts(one, "signature_method"))
-                for one in _of(rows, "signature_method")
+                from_row(CountsOfMethod, row)
+                for row in groups
+                if row["signature_method"] is not None
             ],
-            by_day=[
-                CountsOfDay(**_counts(by_day.get(day, nothing | {"day": day}), "day"))
-                for day in reversed(all_days)
-            ],
+            by_day=[from_row(CountsOfDay, by_day.get(day, _NOTHING), day=day) for day in all_days],
         )
-
-
-def _names(row: Mapping[str, Any]) -> list[str]:
-    """The groups that the row belongs to; none for the total."""
-    return [name for name in ("day", "source", "signature_method") if row[name] is not None]
-
-
-def _of(rows: Iterable[Mapping[str, Any]], group: str) -> Sequence[Mapping[str, Any]]:
-    return [row for row in rows if _names(row) == [group]]
-
-
-def _counts(row: Mapping[str, Any], *groups: str) -> dict[str, Any]:
-    """The numbers of a row with their success rate, which is 1 while nothing has ended."""
-    ended = row["succeeded"] + row["failed"]
-    rate = row["succeeded"] / ended if ended else 1.0
-    return {name: row[name] for name in (*_NUMBERS, *groups)} | {"success_rate": rate}

@@ -150,7 +150,7 @@ async def test_each_topic_has_its_own_lag(bus: KafkaBus, connection: Connection)
     one, other = fresh_name("one"), fresh_name("other")
     reader = bus.reader(GROUP, [one, other])
     await bus.publish([*lives(one, keys=5, versions=1), message(other, "thing", 1)])
-    assert await reader.lag(connection) == Lag({one: 5, other: 1}, lost=0)
+    assert await reader.lag() == Lag({one: 5, other: 1}, lost=0)
     await reader.close()
 
 
@@ -163,11 +163,11 @@ async def test_messages_deleted_before_they_were_read_are_reported_once(
     await bus.publish([message(about, "thing", version) for version in range(1, 6)])
     async with reading(bus, about) as reader:
         await read(reader, connection, 5)
-        assert (await reader.lag(connection)).lost == 0
+        assert (await reader.lag()).lost == 0
         await bus.publish([message(about, "thing", version) for version in range(6, 11)])
         delete_records(kafka, about, before=8)
-        assert (await reader.lag(connection)).lost == 3
-        assert (await reader.lag(connection)).lost == 0
+        assert (await reader.lag()).lost == 3
+        assert (await reader.lag()).lost == 0
 
 
 async def test_a_topic_keeps_messages_for_less_time_than_processed_events(
@@ -194,7 +194,7 @@ async def test_a_dead_letter_has_its_error_in_the_headers(
     await bus.publish([sent])
     async with reading(bus, about) as reader:
         first = (await fetched(reader, connection))[0]
-        await reader.dead_letter(connection, first, "no such thing", 5)
+        await reader.dead_letter(first, "no such thing", 5)
     (dead,) = dead_letters(kafka, about, 1)
     headers = dict(dead.headers())
     assert (dead.key(), dead.value()) == (sent.key.encode(), sent.body)
@@ -290,7 +290,7 @@ async def has_no_lag(reader: KafkaReader, connection: Connection) -> bool:
 
 async def lag(reader: KafkaReader, connection: Connection) -> int:
     """The lag in the only topic of the reader."""
-    (number,) = (await reader.lag(connection)).by_type.values()
+    (number,) = (await reader.lag()).by_type.values()
     return number
 
 

@@ -16,6 +16,7 @@ from paidonce.bus.relay import Relay
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.errors import BusUnavailableError
+from paidonce.runtime.leader import Leader
 from tests.bus.conftest import GROUP, OpenBus
 from tests.bus.reading import first_copies, lives, read, until, versions_by_key
 from tests.bus.traffic import change, check, follow, followed, prepare
@@ -39,7 +40,7 @@ async def test_a_killed_broker_loses_nothing_and_keeps_the_order(
     """BUS-1 REL-1: while a relay writes to it and a consumer reads from it."""
     monkeypatch.setattr(publisher, "PUBLISH_TIMEOUT_S", patience_s)
     await prepare(database, KEYS)
-    relay = Relay(database, open_bus(), max_batch=BATCH)
+    relay = Relay(open_bus(), Leader(database), max_batch=BATCH)
     consumer = follower(open_bus(), database, about)
     loops = [asyncio.create_task(one.run()) for one in (relay, consumer)]
     kills = 10 if request.config.getoption("--soak") else 1

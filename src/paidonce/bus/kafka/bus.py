@@ -5,10 +5,10 @@ Kafka delivers at least once, in order for each key. Consumers deduplicate in th
 
 from collections.abc import Collection, Sequence
 
-from paidonce.bus.cloud_events import headers_of
+from paidonce.bus.cloud_events import Record, headers_of
 from paidonce.bus.contract import Bus
 from paidonce.bus.kafka.options import KafkaOptions
-from paidonce.bus.kafka.publisher import Publisher, Record
+from paidonce.bus.kafka.publisher import Publisher
 from paidonce.bus.kafka.reader import KafkaReader
 from paidonce.bus.kafka.topics import Topics
 from paidonce.bus.model import Message

@@ -65,16 +65,15 @@ class KafkaOptions:
     own: Mapping[str, str] = field(repr=False)
 
     def producer(self) -> dict[str, Any]:
-        return {**_PRODUCER_DEFAULTS, **self._all(), **_PRODUCER}
+        return {**_PRODUCER_DEFAULTS, **self.admin(), **_PRODUCER}
 
     def consumer(self, group: str) -> dict[str, Any]:
-        return {**_CONSUMER_DEFAULTS, **self._all(), **_CONSUMER, "group.id": self.group_id(group)}
+        fixed = {**_CONSUMER, "group.id": self.prefix + group}
+        return {**_CONSUMER_DEFAULTS, **self.admin(), **fixed}
 
     def admin(self) -> dict[str, Any]:
-        return self._all()
-
-    def group_id(self, group: str) -> str:
-        return self.prefix + group
+        fixed = {"bootstrap.servers": self.servers, "error_cb": _log_error, "logger": _DROPPED}
+        return {**_DEFAULTS, **self.own, **fixed}
 
     def kafka_topic(self, topic: str) -> str:
         """The name in Kafka of one of our topics."""
@@ -83,10 +82,6 @@ class KafkaOptions:
     def our_topic(self, topic: str) -> str:
         """Our name of a topic in Kafka."""
         return TOPIC_PREFIX + topic.removeprefix(self.prefix)
-
-    def _all(self) -> dict[str, Any]:
-        fixed = {"bootstrap.servers": self.servers, "error_cb": _log_error, "logger": _DROPPED}
-        return {**_DEFAULTS, **self.own, **fixed}
 
 
 def kafka_options(settings: BusSettings) -> KafkaOptions:

@@ -5,12 +5,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from paidonce.bus.cloud_events import Headers
+from paidonce.bus.cloud_events import Record
 from paidonce.bus.kafka.options import KafkaOptions
 from paidonce.bus.kafka.topics import Topics, unavailable
 from paidonce.errors import BusUnavailableError
@@ -19,16 +18,6 @@ from paidonce.runtime.daemon_thread import DaemonThread
 PUBLISH_TIMEOUT_S: Final = 10.0
 FLUSH_S: Final = 0.1
 CLOSE_TIMEOUT_S: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A record to write."""
-
-    topic: str
-    key: bytes | None
-    headers: Headers
-    body: bytes | None
 
 
 class Publisher:
@@ -62,9 +51,15 @@ class Publisher:
         self._topics.ensure({record.topic for record in records})
         reports: list[KafkaError | None] = []
         try:
-            producer = self._get_producer()
-            for record in records:
-                _produce(producer, record, reports)
+            producer = self._producer = self._producer or Producer(self._options.producer())
+            for one in records:
+                producer.produce(
+                    one.topic,
+                    one.body,
+                    one.key,
+                    headers=list(one.headers),
+                    on_delivery=lambda error, _: reports.append(error),
+                )
             _wait_until_sent(producer, is_cancelled)
         except (KafkaException, BufferError) as error:
             self._discard()
@@ -73,12 +68,11 @@ class Publisher:
         if failed or len(reports) < len(records):
             self._topics.forget()
             self._discard()
-            raise _failure(failed)
-
-    def _get_producer(self) -> Producer:
-        if self._producer is None:
-            self._producer = Producer(self._options.producer())
-        return self._producer
+            if failed:
+                raise BusUnavailableError(f"Kafka refused a batch: {failed[0].name()}")
+            raise BusUnavailableError(
+                f"Kafka did not confirm a batch within {PUBLISH_TIMEOUT_S:.0f} s"
+            )
 
     def _discard(self) -> None:
         """Drop the producer and all records that it has not sent."""
@@ -89,26 +83,9 @@ class Publisher:
                 producer.flush(0)
 
 
-def _produce(producer: Producer, record: Record, reports: list[KafkaError | None]) -> None:
-    def report(error: KafkaError | None, _: Any) -> None:
-        reports.append(error)
-
-    producer.produce(
-        record.topic, record.body, record.key, headers=list(record.headers), on_delivery=report
-    )
-
-
 def _wait_until_sent(producer: Producer, is_cancelled: threading.Event) -> None:
     """Wait until all records are reported, the call is cancelled, or the timeout is over."""
     deadline_s = time.monotonic() + PUBLISH_TIMEOUT_S
     while producer.flush(FLUSH_S) and not is_cancelled.is_set():
         if time.monotonic() > deadline_s:
             return
-
-
-def _failure(failed: Sequence[KafkaError]) -> BusUnavailableError:
-    if not failed:
-        return BusUnavailableError(
-            f"Kafka did not confirm a batch within {PUBLISH_TIMEOUT_S:.0f} s"
-        )
-    return BusUnavailableError(f"Kafka refused a batch: {failed[0].name()}")

@@ -1,6 +1,7 @@
 """Reads Kafka topics as a member of a consumer group."""
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -13,10 +14,11 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from paidonce.bus.cloud_events import MAX_BODY_BYTES, MAX_KEY_BYTES, headers_of, message_of
+from paidonce.bus import cloud_events
+from paidonce.bus.cloud_events import Headers, Record
 from paidonce.bus.contract import Lag, Reader
 from paidonce.bus.kafka.options import KafkaOptions
-from paidonce.bus.kafka.publisher import Publisher, Record
+from paidonce.bus.kafka.publisher import Publisher
 from paidonce.bus.kafka.topics import LAG_TIMEOUT_S, Topics, unavailable
 from paidonce.bus.model import Message, topic_of
 from paidonce.db.queries import Connection
@@ -42,12 +44,12 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class _InvalidRecord:
-    """A record that is not a valid message."""
+    """A record that is not a valid message, and its dead letter."""
 
     partition: Partition
     offset: int
-    record: Record
     error: str
+    dead_letter: Record
 
 
 class KafkaReader(Reader):
@@ -102,16 +104,14 @@ class KafkaReader(Reader):
     async def rewind(self) -> None:
         await self._thread.run(self._rewind)
 
-    async def dead_letter(
-        self, connection: Connection, message: Message, error: str, attempts: int
-    ) -> None:
+    async def dead_letter(self, message: Message, error: str, attempts: int) -> None:
         """Write the message to `<topic>.<group>.dlq`. Raises BusUnavailableError."""
         topic = self._options.kafka_topic(message.topic)
-        headers = [*headers_of(message), *_error_headers(error, attempts, topic)]
+        headers = [*cloud_events.headers_of(message), *_error_headers(error, attempts, topic)]
         name = self._dead_letter_topic(topic)
         await self._publisher.publish([Record(name, message.key.encode(), headers, message.body)])
 
-    async def lag(self, connection: Connection) -> Lag:
+    async def lag(self) -> Lag:
         """Messages that the whole group has not acknowledged. Raises BusUnavailableError."""
         return await self._thread.run(self._lag)
 
@@ -123,7 +123,7 @@ class KafkaReader(Reader):
             log.warning("kafka_close_timed_out", group=self._group)
 
     async def _dead_letter_invalid(self, records: Sequence[_InvalidRecord]) -> None:
-        await self._publisher.publish([self._dead_letter_record(one) for one in records])
+        await self._publisher.publish([one.dead_letter for one in records])
         self._dead_lettered.update((one.partition, one.offset) for one in records)
         (topic, partition), offset = records[0].partition, records[0].offset
         log.warning(
@@ -151,43 +151,45 @@ class KafkaReader(Reader):
         """Valid and invalid ones. Raises BusUnavailableError if the client reports an error."""
         messages: list[Message] = []
         invalid: list[_InvalidRecord] = []
-        errors = [record.error() for record in records if record.error() is not None]
         for record in records:
-            if record.error() is None:
-                partition, offset = (record.topic(), record.partition()), record.offset()
-                first, _ = self._fetched.get(partition, (offset, offset))
-                self._fetched[partition] = (first, offset + 1)
-                parsed = self._parse(record)
-                if isinstance(parsed, Message):
-                    messages.append(parsed)
-                else:
-                    invalid.append(parsed)
-        if errors:
-            self._topics.forget()
-            self._leave()
-            raise BusUnavailableError(f"Kafka stopped delivering messages: {errors[0].name()}")
+            if (error := record.error()) is not None:
+                self._topics.forget()
+                self._leave()
+                raise BusUnavailableError(f"Kafka stopped delivering messages: {error.name()}")
+            partition, offset = (record.topic(), record.partition()), record.offset()
+            first, _ = self._fetched.get(partition, (offset, offset))
+            self._fetched[partition] = (first, offset + 1)
+            parsed = self._parse(record)
+            if isinstance(parsed, Message):
+                messages.append(parsed)
+            else:
+                invalid.append(parsed)
         return messages, invalid
 
     def _parse(self, record: Any) -> Message | _InvalidRecord:
         topic, key, body = record.topic(), record.key(), record.value()
         headers = record.headers() or []
         try:
-            return message_of(
-                topic=self._options.our_topic(topic),
-                key=key,
-                headers=headers,
-                body=body,
-                published_at=_written_at(record),
+            return cloud_events.message_of(
+                Record(topic, key, headers, body),
+                self._options.our_topic(topic),
+                _written_at(record),
             )
         except InvalidMessageError as error:
+            partition, offset = record.partition(), record.offset()
             # A dead letter has limits: the whole record stays in its topic, while that keeps it.
-            kept = Record(
-                topic,
-                key and key[:MAX_KEY_BYTES],
-                _limit_headers(headers),
-                body and body[:MAX_BODY_BYTES],
+            dead_letter = Record(
+                self._dead_letter_topic(topic),
+                key and key[: cloud_events.MAX_KEY_BYTES],
+                [
+                    *_limit_headers(headers),
+                    *_error_headers(str(error), 0, topic),
+                    ("dlq_partition", b"%d" % partition),
+                    ("dlq_offset", b"%d" % offset),
+                ],
+                body and body[: cloud_events.MAX_BODY_BYTES],
             )
-            return _InvalidRecord((topic, record.partition()), record.offset(), kept, str(error))
+            return _InvalidRecord((topic, partition), offset, str(error), dead_letter)
 
     def _acknowledge(self) -> None:
         self._uncommitted |= {partition: end for partition, (_, end) in self._fetched.items()}
@@ -224,11 +226,9 @@ class KafkaReader(Reader):
             raise unavailable(error) from None
         lags = dict.fromkeys(self._aggregate_types.values(), 0)
         lost = 0
-        for at, offsets in self._topics.offset_ranges(committed).items():
-            lags[self._aggregate_types[at.topic]] += max(
-                offsets.end - max(at.offset, offsets.begin), 0
-            )
-            lost += self._new_losses(at, offsets.begin)
+        for at, (begin, end) in self._topics.offset_ranges(committed).items():
+            lags[self._aggregate_types[at.topic]] += max(end - max(at.offset, begin), 0)
+            lost += self._new_losses(at, begin)
         return Lag(lags, lost)
 
     def _new_losses(self, committed: TopicPartition, begin: int) -> int:
@@ -270,40 +270,26 @@ class KafkaReader(Reader):
     def _dead_letter_topic(self, topic: str) -> str:
         return f"{topic}.{self._group}.dlq"
 
-    def _dead_letter_record(self, invalid: _InvalidRecord) -> Record:
-        topic, partition = invalid.partition
-        headers = [
-            *invalid.record.headers,
-            *_error_headers(invalid.error, 0, topic),
-            ("dlq_partition", b"%d" % partition),
-            ("dlq_offset", b"%d" % invalid.offset),
-        ]
-        name = self._dead_letter_topic(topic)
-        return Record(name, invalid.record.key, headers, invalid.record.body)
-
 
 def _written_at(record: Any) -> datetime | None:
     """When the record was written; None if it has no valid time: producers may choose it."""
     kind, at_ms = record.timestamp()
-    try:
-        return (
-            None if kind == TIMESTAMP_NOT_AVAILABLE else datetime.fromtimestamp(at_ms / 1000, UTC)
-        )
-    except (ValueError, OverflowError, OSError):
-        return None
+    with suppress(ValueError, OverflowError, OSError):
+        if kind != TIMESTAMP_NOT_AVAILABLE:
+            return datetime.fromtimestamp(at_ms / 1000, UTC)
+    return None
 
 
-def _limit_headers(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, bytes]]:
+def _limit_headers(headers: Headers) -> Headers:
     """The headers of an invalid record; none if they are too large."""
     found = [(name, value or b"") for name, value in headers]
     size = sum(len(name.encode()) + len(value) for name, value in found)
     return found if size <= MAX_HEADERS_BYTES else []
 
 
-def _error_headers(error: str, attempts: int, topic: str) -> list[tuple[str, bytes]]:
-    headers = {
-        "dlq_error": error[:MAX_ERROR_CHARS],
-        "dlq_attempts": str(attempts),
-        "dlq_topic": topic,
-    }
-    return [(name, value.encode()) for name, value in headers.items()]
+def _error_headers(error: str, attempts: int, topic: str) -> Headers:
+    return [
+        ("dlq_error", error[:MAX_ERROR_CHARS].encode()),
+        ("dlq_attempts", b"%d" % attempts),
+        ("dlq_topic", topic.encode()),
+    ]

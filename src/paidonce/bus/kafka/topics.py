@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -25,18 +24,7 @@ FOREVER_MS: Final = -1
 
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-_FORBIDDEN: Final = (
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetRange:
-    """Offsets of a partition: of its first message, and of the next one to be written."""
-
-    begin: int
-    end: int
+_FORBIDDEN: Final = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 
 class Topics:
@@ -70,15 +58,17 @@ class Topics:
 
     def offset_ranges(
         self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, OffsetRange]:
-        """The offsets of the messages in each partition. Raises BusUnavailableError."""
+    ) -> Mapping[TopicPartition, tuple[int, int]]:
+        """The offset of each partition's first message, and of the next one to be written.
+
+        Raises BusUnavailableError.
+        """
         try:
             begins = self._offsets(partitions, _EARLIEST)
             ends = self._offsets(partitions, _LATEST)
         except (KafkaException, TimeoutError) as error:
             raise unavailable(error) from None
-        keys = {at: (at.topic, at.partition) for at in partitions}
-        return {at: OffsetRange(begins[key], ends[key]) for at, key in keys.items()}
+        return {at: (begins[at], ends[at]) for at in partitions}
 
     def _partition_counts(self, timeout_s: float) -> Mapping[str, int]:
         try:
@@ -89,12 +79,9 @@ class Topics:
 
     def _offsets(
         self, partitions: Collection[TopicPartition], spec: OffsetSpec
-    ) -> Mapping[tuple[str, int], int]:
+    ) -> Mapping[TopicPartition, int]:
         futures = self._admin.list_offsets(dict.fromkeys(partitions, spec))
-        return {
-            (at.topic, at.partition): future.result(LAG_TIMEOUT_S).offset
-            for at, future in futures.items()
-        }
+        return {at: future.result(LAG_TIMEOUT_S).offset for at, future in futures.items()}
 
     def _new(self, name: str) -> NewTopic:
         is_dead_letter_topic = name.endswith(".dlq")
