@@ -9,6 +9,7 @@ In the .sql file, a line that is needed only with a filter ends in `-- filter`, 
 needed only while the filter leads ends in `-- by filter`.
 """
 
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ QUERIES: Final = load_queries(__file__)
 FIRST_ID: Final = UUID(int=0)
 LAST_ID: Final = UUID(int=2**128 - 1)
 BUDGET: Final = 10_000  # the most rows that are read for one page
+_MARK: Final = re.compile(r"-- ((?:by )?\w+)$", re.MULTILINE)
 MAX_COUNTED: Final = 100_000  # the most rows of one kind that a metric or a status counts
 
 
@@ -61,12 +63,11 @@ class Search:
 
     query: Query
     leading: Sequence[str]
-    filters: Sequence[str] = ()
     fixed: Mapping[str, object] = field(default_factory=dict)
     _statements: dict[frozenset[str], Query] = field(default_factory=dict)
 
     def statement(self, given: frozenset[str]) -> Query:
-        """The statement for these filters."""
+        """The statement for these filters. A filter without a marked line is a TypeError."""
         if given not in self._statements:
             self._statements[given] = self._compose(given)
         return self._statements[given]
@@ -95,10 +96,11 @@ class Search:
         return page.items[0] if page.items else None
 
     def _compose(self, given: frozenset[str]) -> Query:
+        marks = set(_MARK.findall(self.query.sql))
+        if unmarked := given - {mark.removeprefix("by ") for mark in marks}:
+            raise TypeError(f"{self.query.name}: no line is marked {sorted(unmarked)}")
         leader = next((one for one in self.leading if one in given), "id")
-        marks = {one for one in (*self.leading, *self.filters) if one not in given - {leader}}
-        marks |= {f"by {one}" for one in (*self.leading, "id") if one != leader}
-        return self.query.without(*sorted(marks))
+        return self.query.without(*sorted(marks - (given - {leader}) - {f"by {leader}"}))
 
 
 def _page(rows: Sequence[Row], limit: int) -> Page[Row]:

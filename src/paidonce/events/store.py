@@ -16,7 +16,6 @@ QUERIES: Final = load_queries(__file__)
 EVENTS: Final = Search(
     QUERIES["events"],
     leading=("payment", "payments", "order", "error_code", "unusual_status", "is_test", "source"),
-    filters=("status", "test"),
 )
 MAX_IDS_OF_PAYMENT: Final = 32
 

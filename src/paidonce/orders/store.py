@@ -9,7 +9,7 @@ from paidonce.db.search import Search, last_id_of
 from paidonce.orders.model import OrderQuery
 
 QUERIES: Final = load_queries(__file__)
-ORDERS: Final = Search(QUERIES["orders"], leading=("user_id", "email"), filters=("status", "kind"))
+ORDERS: Final = Search(QUERIES["orders"], leading=("user_id", "email"))
 
 
 async def search(connection: Connection, query: OrderQuery) -> Page[Row]:

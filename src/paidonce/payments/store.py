@@ -15,7 +15,6 @@ MAX_REASONS: Final = 100
 PAYMENTS: Final = Search(
     QUERIES["payments"],
     leading=("order", "email", "review", "owed", "unusual_status"),
-    filters=("is_to_be_seen", "applied", "status", "source"),
     fixed={"max_ids": MAX_IDS_SHOWN},
 )
 
