@@ -6,13 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from confluent_kafka import (
-    TIMESTAMP_NOT_AVAILABLE,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
+import confluent_kafka
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from paidonce.bus import cloud_events
 from paidonce.bus.cloud_events import Headers, Record
@@ -275,7 +270,7 @@ def _written_at(record: Any) -> datetime | None:
     """When the record was written; None if it has no valid time: producers may choose it."""
     kind, at_ms = record.timestamp()
     with suppress(ValueError, OverflowError, OSError):
-        if kind != TIMESTAMP_NOT_AVAILABLE:
+        if kind != confluent_kafka.TIMESTAMP_NOT_AVAILABLE:
             return datetime.fromtimestamp(at_ms / 1000, UTC)
     return None
 
