@@ -7,12 +7,8 @@ from fastapi import FastAPI, Query, status
 
 from paidonce.api.auth import Operator, Reader
 from paidonce.db.paging import Page
-from paidonce.reconciliation.model import (
-    ReconciliationQuery,
-    ReconciliationReport,
-    ReconciliationRequest,
-    ReconciliationSummary,
-)
+from paidonce.reconciliation import model
+from paidonce.reconciliation.model import ReconciliationSummary
 from paidonce.reconciliation.service import ReconciliationService
 
 
@@ -23,7 +19,7 @@ def add_to(api: FastAPI, reconciliations: ReconciliationService) -> None:
         "/api/v1/reconciliations", status_code=status.HTTP_201_CREATED, tags=["reconciliations"]
     )
     async def start_reconciliation(
-        body: ReconciliationRequest, actor: Operator
+        body: model.ReconciliationRequest, actor: Operator
     ) -> ReconciliationSummary:
         """Compare the gateway's payments with the stored ones, and repair what can be repaired.
 
@@ -33,12 +29,12 @@ def add_to(api: FastAPI, reconciliations: ReconciliationService) -> None:
 
     @api.get("/api/v1/reconciliations", tags=["reconciliations"])
     async def list_reconciliations(
-        query: Annotated[ReconciliationQuery, Query()], actor: Reader
+        query: Annotated[model.ReconciliationQuery, Query()], actor: Reader
     ) -> Page[ReconciliationSummary]:
         """Reconciliations, newest first."""
         return await reconciliations.search(query)
 
     @api.get("/api/v1/reconciliations/{run_id}", tags=["reconciliations"])
-    async def get_reconciliation(run_id: UUID, actor: Reader) -> ReconciliationReport:
+    async def get_reconciliation(run_id: UUID, actor: Reader) -> model.ReconciliationReport:
         """One reconciliation with its findings."""
         return await reconciliations.get(run_id)

@@ -1,8 +1,7 @@
 """`paidonce reconcile`."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -80,22 +79,16 @@ async def _reconcile(
             started = await services.reconciliations.start(request, operator())
         except (InvalidRequestError, NotFoundError) as error:
             raise ConfigurationError(str(error)) from None
-        with _progress() as show_progress:
+        compared = TextColumn("{task.completed} payments compared")
+        columns = (compared, BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=stderr, transient=True, redirect_stdout=False) as progress:
+            task = progress.add_task("", total=None)
             while True:
                 report = await services.reconciliations.get(started.id)
-                show_progress(report.compared)
+                progress.update(task, completed=report.compared)
                 if report.is_finished:
                     return report
                 await asyncio.sleep(POLL_S)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
-    """Shows on standard error how many payments were compared."""
-    columns = (TextColumn("{task.completed} payments compared"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr, transient=True, redirect_stdout=False) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda compared: progress.update(task, completed=compared)
 
 
 def _show(report: "ReconciliationReport") -> None:

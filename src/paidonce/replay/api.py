@@ -9,13 +9,8 @@ from paidonce.api.auth import Operator, Reader
 from paidonce.core.input import Reason
 from paidonce.db.paging import ListQuery, Page
 from paidonce.events.model import DeadLetterFilter, DeadLetterQuery, EventDetail, EventView
-from paidonce.replay.model import (
-    DiscardResult,
-    Replay,
-    ReplayRequest,
-    ReprocessedEvent,
-    RetryRequest,
-)
+from paidonce.replay import model
+from paidonce.replay.model import Replay, ReprocessedEvent
 from paidonce.replay.service import DeadLetterService, ReplayService
 
 
@@ -42,7 +37,7 @@ def add_to(api: FastAPI, replays: ReplayService, dead_letters: DeadLetterService
 
 def _add_replays(api: FastAPI, replays: ReplayService) -> None:
     @api.post("/api/v1/replays", status_code=status.HTTP_201_CREATED, tags=["replays"])
-    async def create_replay(body: ReplayRequest, actor: Operator) -> Replay:
+    async def create_replay(body: model.ReplayRequest, actor: Operator) -> Replay:
         """Process again all events that match. A small replay is finished when it is answered.
 
         A payment that is applied is not applied again. Events that arrive from now on are not part
@@ -85,12 +80,12 @@ def _add_dead_letters(api: FastAPI, dead_letters: DeadLetterService) -> None:
         return await dead_letters.search(query)
 
     @api.post("/api/v1/dead-letters/retry", status_code=201, tags=["dead letters"])
-    async def retry_dead_letters(body: RetryRequest, actor: Operator) -> Replay:
+    async def retry_dead_letters(body: model.RetryRequest, actor: Operator) -> Replay:
         """Process again all dead letters that match, with a replay in the background."""
         return await dead_letters.retry_matching(body, actor)
 
     @api.post("/api/v1/dead-letters/discard", tags=["dead letters"])
-    async def discard_dead_letters(body: DiscardRequest, actor: Operator) -> DiscardResult:
+    async def discard_dead_letters(body: DiscardRequest, actor: Operator) -> model.DiscardResult:
         """Discard all dead letters that match. Their payments stay listed."""
         return await dead_letters.discard_matching(body.filter, actor, body.reason)
 

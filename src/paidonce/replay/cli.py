@@ -78,7 +78,9 @@ def _replay(
             if dry_run or preview.status != "DONE":
                 return preview
             _show(preview, as_json=False)
-            if preview.done == 0 or not await asyncio.to_thread(_confirm):
+            if preview.done == 0:
+                return None
+            if not await asyncio.to_thread(typer.confirm, "Process them again?", err=True):
                 return None
         return await _run(services, events, dry_run=False, rate=rate)
 
@@ -147,7 +149,8 @@ async def _follow(services: "Services", replay_id: UUID) -> "Replay":
     interrupted = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
     running = asyncio.create_task(services.replays.run(replay_id))
-    with _progress() as progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=stderr, transient=True) as progress:
         bar = progress.add_task("", total=None)
         while not running.done() and not interrupted.is_set():
             found = await services.replays.get(replay_id)
@@ -159,15 +162,6 @@ async def _follow(services: "Services", replay_id: UUID) -> "Replay":
     await running
     asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
     return await services.replays.get(replay_id)
-
-
-def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, TimeRemainingColumn(), console=stderr, transient=True)
-
-
-def _confirm() -> bool:
-    return typer.confirm("Process them again?", err=True)
 
 
 def _end(found: "Replay | None", as_json: bool) -> None:
