@@ -427,8 +427,8 @@ async def test_findings_with_different_kinds_of_ids_are_separate(korea: Korea) -
     async with korea.shop.database.transaction() as connection:
         for one in ids:
             check = PaymentCheck((one,), difference=Difference.MISSING_THERE, reason="why")
-            await reconciliation_store.save_finding(connection, run_id, source_id, check)
-        await reconciliation_store.resolve(connection, run_id, source_id, PaymentCheck((ids[0],)))
+            await reconciliation_store.save(connection, run_id, source_id, check)
+        await reconciliation_store.save(connection, run_id, source_id, PaymentCheck((ids[0],)))
     kept = await korea.shop.rows(
         "SELECT id_kind, resolution FROM reconciliation_findings ORDER BY id_kind"
     )

@@ -256,13 +256,11 @@ class Comparison:
 
     async def _save(self, check: PaymentCheck) -> None:
         """Store the difference; resolve earlier findings that no longer hold."""
-        difference = check.difference
+        if check.difference is not None and not check.reason:
+            check = replace(check, reason=REASONS[check.difference])
         async with self.leadership.connection() as connection, connection.transaction():
-            if difference is not None:
-                found = replace(check, reason=check.reason or REASONS[difference])
-                await store.save_finding(connection, self.run.id, self.source.id, found)
-            await store.resolve(connection, self.run.id, self.source.id, check)
-        if difference is None and check.is_counted:
+            await store.save(connection, self.run.id, self.source.id, check)
+        if check.difference is None and check.is_counted:
             self.counts.add_agreed(check.statement_entry)
 
     async def _recorded(self, ids: Sequence[ExternalId]) -> dict[ExternalId, RecordedPayment]:

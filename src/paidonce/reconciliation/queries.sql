@@ -52,10 +52,8 @@ UPDATE reconciliations AS r
   FROM (SELECT count(*) FILTER (WHERE resolution = 'repaired') AS repaired,
                count(*) FILTER (WHERE resolution IS NULL AND kind = 'behind') AS behind,
                count(*) FILTER (WHERE resolution IS NULL AND kind = 'differs') AS differs,
-               count(*) FILTER (WHERE resolution IS NULL AND kind = 'missing_here')
-                   AS missing_here,
-               count(*) FILTER (WHERE resolution IS NULL AND kind = 'missing_there')
-                   AS missing_there,
+               count(*) FILTER (WHERE resolution IS NULL AND kind = 'missing_here') AS missing_here,
+               count(*) FILTER (WHERE resolution IS NULL AND kind = 'missing_there') AS missing_there,
                count(*) FILTER (WHERE opened_by = :id) AS new_findings
           FROM reconciliation_findings WHERE seen_by = :id) AS f,
        (SELECT coalesce(jsonb_agg(by_currency), '[]') AS unapplied

@@ -29,20 +29,31 @@ async def add_statement_ids(connection: Connection, ids: Sequence[ExternalId]) -
     return {ExternalId(*row) for row in rows}
 
 
-async def save_finding(
+async def save(
     connection: Connection, run_id: UUID, source_id: SourceId, check: model.PaymentCheck
 ) -> None:
-    """Store the difference that was found: as a new finding, or as seen again."""
+    """Store the difference, as a new finding or as seen again; resolve the payment's others."""
+    finding = {
+        "run_id": run_id,
+        "source_id": source_id,
+        "id_kind": check.id.kind,
+        "external_id": check.id.value,
+        "kind": check.difference,
+    }
+    if check.difference is not None:
+        await _save_finding(connection, check, finding)
+    await QUERIES["resolve"].run(connection, **finding)
+
+
+async def _save_finding(
+    connection: Connection, check: model.PaymentCheck, finding: dict[str, object]
+) -> None:
     entry, recorded, repair = check.entry, check.recorded, check.repair
     reported = entry.amount if entry else None
     order = entry.order if entry else recorded.order if recorded else None
     await QUERIES["save_finding"].run(
         connection,
-        run_id=run_id,
-        source_id=source_id,
-        id_kind=check.id.kind,
-        external_id=check.id.value,
-        kind=check.difference,
+        **finding,
         payment_id=recorded.payment_id if recorded else None,
         order_reference=order,
         reported_currency=reported.currency if reported else None,
@@ -53,20 +64,6 @@ async def save_finding(
         recorded_refunded_minor=recorded.facts.refunded_minor if recorded else None,
         reason=check.reason,
         repair_event_id=repair.event_id if repair else None,
-    )
-
-
-async def resolve(
-    connection: Connection, run_id: UUID, source_id: SourceId, check: model.PaymentCheck
-) -> None:
-    """Resolve the open findings of a payment, except one of the difference that was found."""
-    await QUERIES["resolve"].run(
-        connection,
-        run_id=run_id,
-        source_id=source_id,
-        id_kind=check.id.kind,
-        external_id=check.id.value,
-        kind=check.difference,
     )
 
 
