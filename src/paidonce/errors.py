@@ -85,13 +85,17 @@ class MalformedError(RejectedError):
 class GatewayError(PaidonceError):
     """A lookup at the gateway failed. The message is stored and must hold no secret."""
 
+    may_pass = False  # whether a later lookup may succeed
+
 
 class GatewayUnreachableError(GatewayError):
     """The gateway does not answer, or does not know the payment yet: look it up again later."""
 
+    may_pass = True
+
 
 class GatewayMismatchError(GatewayError):
-    """The gateway contradicts the event. `may_pass`: a later lookup may agree."""
+    """The gateway contradicts the event."""
 
     def __init__(self, message: str, may_pass: bool = False) -> None:
         super().__init__(message)

@@ -22,7 +22,7 @@ from paidonce.db.schema import ensure_partitions
 from paidonce.db.search import FIRST_ID, LAST_ID, first_id_at
 from paidonce.events.model import EventFilter
 from paidonce.linking import store as linking_store
-from paidonce.lookup import store as lookup_store
+from paidonce.lookup import worker as lookup_worker
 from paidonce.maintenance import partitions, retention
 from paidonce.notifications import model as notifications_model
 from paidonce.notifications import store as notifications_store
@@ -404,7 +404,7 @@ async def test_claim_plans_made_on_an_empty_queue_suit_a_full_one(
             pinned, queue_store.QUERIES["claim"], event_id=[UUID(int=1)], **some
         )
         asked = await explained(
-            pinned, lookup_store.QUERIES["find_due"], source_id=[1], running=[], limit=8
+            pinned, lookup_worker.QUERIES["find_due"], source_id=[1], running=[], limit=8
         )
         answered = await explained(
             pinned, queue_store.QUERIES["find_events"], event_id=[UUID(int=1)]
@@ -443,7 +443,7 @@ async def test_finding_lookups_of_a_source_costs_what_is_found(
     connection: Connection, limit: int
 ) -> None:
     """DAT-2 RET-1: not what waits for other gateways, or for this one."""
-    query = lookup_store.QUERIES["find_due"]
+    query = lookup_worker.QUERIES["find_due"]
     values: dict[str, Any] = {"source_id": [2, 3], "running": [UUID(int=1)], "limit": limit}
     nodes = await explained(connection, query, warm=6, **values)
     assert _indexes(nodes) == {"event_queue_lookup"}
@@ -453,7 +453,7 @@ async def test_finding_lookups_of_a_source_costs_what_is_found(
 
 async def test_finding_the_next_lookup_of_a_source_reads_one_row(connection: Connection) -> None:
     """DAT-2 RET-4"""
-    query = lookup_store.QUERIES["seconds_until_due"]
+    query = lookup_worker.QUERIES["seconds_until_due"]
     nodes = await explained(connection, query, warm=6, source_id=[2, 3], running=[])
     assert_few_rows_are_touched(nodes, 1)
 
@@ -463,7 +463,8 @@ async def test_claiming_looked_up_events_costs_what_is_claimed(connection: Conne
     ids = await event_ids(connection, "ASC", 8)
     taken = await explained(connection, queue_store.QUERIES["find_events"], warm=6, event_id=ids)
     values: dict[str, Any] = {"first_id": min(ids), "last_id": max(ids)}
-    read = await explained(connection, lookup_store.QUERIES["load"], warm=6, event_id=ids, **values)
+    query = queue_store.QUERIES["events"].without("locks")
+    read = await explained(connection, query, warm=6, event_id=ids, **values)
     assert_no_table_is_read_through(taken + read)
     assert_few_rows_are_touched(taken + read, 2 * 8)
     assert len(partitions_planned(read)) == 1
@@ -688,10 +689,11 @@ async def test_claiming_events_to_reprocess_reads_only_those(connection: Connect
     """DAT-2 OPS-4"""
     ids = await event_ids(connection, "DESC", 5)
     values: dict[str, Any] = {"event_id": ids, "first_id": min(ids), "last_id": max(ids)}
-    nodes = await explained(connection, replay_store.QUERIES["events"], **values)
+    nodes = await explained(connection, queue_store.QUERIES["events"], **values)
     assert_no_table_is_read_through(nodes)
     assert_few_rows_are_touched(nodes, len(ids))
     assert len(partitions_read(nodes)) == 1
-    nodes = await explained(connection, replay_store.QUERIES["dequeue"], event_id=ids)
+    dequeue = queue_store.QUERIES["claim"].without("pending")
+    nodes = await explained(connection, dequeue, **values)
     assert_no_table_is_read_through(nodes)
     assert_few_rows_are_touched(nodes, 2 * len(ids))

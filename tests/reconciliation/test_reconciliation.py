@@ -18,8 +18,10 @@ from paidonce.core.actors import Actor, Scope
 from paidonce.core.events import EventId, EventType, ExternalId, PaymentEvent
 from paidonce.core.money import Money
 from paidonce.db import pool
+from paidonce.db.queries import Connection
 from paidonce.errors import InvalidRequestError, NotFoundError
 from paidonce.events.model import EventQuery
+from paidonce.lookup.http_client import HttpTimeouts
 from paidonce.lookup.worker import LookupWorker
 from paidonce.processing.items import Incoming, Request, Rules, Source
 from paidonce.processing.transactions import Processor
@@ -52,6 +54,7 @@ from tests.support.portone_server import (
     Trouble,
 )
 
+QUICK: Final = HttpTimeouts(pauses_s=())
 PRICE: Final = 10_000
 SINCE: Final = datetime.fromtimestamp(PAID_AT, UTC) - timedelta(hours=1)
 UNTIL: Final = SINCE + timedelta(hours=20)
@@ -152,7 +155,7 @@ async def opened(
     wakeup = Wakeup()
     asker = LookupWorker(shop.database, rules, wakeup)
     asking = asyncio.create_task(asker.run())
-    reconciler = ReconciliationWorker(shop.database, rules, wakeup, pauses_s=())
+    reconciler = ReconciliationWorker(shop.database, rules, wakeup, timeouts=QUICK)
     stage = replace(shop, rules=rules, source=source)
     yield Korea(stage, gateway, reconciler, Services(shop.database, rules))
     asker.finish()
@@ -424,8 +427,8 @@ async def test_findings_with_different_kinds_of_ids_are_separate(korea: Korea) -
     async with korea.shop.database.transaction() as connection:
         for one in ids:
             check = PaymentCheck((one,), difference=Difference.MISSING_THERE, reason="why")
-            await reconciliation_store.save_finding(connection, run_id, source_id, check)
-        await reconciliation_store.resolve(connection, run_id, source_id, ids[0])
+            await reconciliation_store.save(connection, run_id, source_id, check)
+        await reconciliation_store.save(connection, run_id, source_id, PaymentCheck((ids[0],)))
     kept = await korea.shop.rows(
         "SELECT id_kind, resolution FROM reconciliation_findings ORDER BY id_kind"
     )
@@ -483,7 +486,7 @@ async def test_one_process_at_a_time_reconciles_a_source_and_replaces_a_dead_one
     async with Leader(korea.shop.database).lead(f"reconciliation {korea.source.id}") as leadership:
         assert leadership is not None
         async with leadership.connection() as connection:
-            assert await reconciliation_store.begin(connection, korea.source.id) is not None
+            assert await begun(connection, korea)
         assert await korea.reconciler.run_once() == 0
         assert (await korea.services.reconciliations.get(started.id)).status == "RUNNING"
     async with asyncio.timeout(120):
@@ -498,7 +501,7 @@ async def test_a_run_that_ends_its_process_repeatedly_fails(korea: Korea) -> Non
     started = await korea.start()
     async with korea.shop.database.connection() as connection:
         for _ in range(MAX_STARTS):
-            assert await reconciliation_store.begin(connection, korea.source.id) is not None
+            assert await begun(connection, korea)
     assert await korea.reconciler.run_once() == 1
     report = await korea.services.reconciliations.get(started.id)
     assert (report.status, korea.gateway.calls[LIST]) == ("FAILED", 0)
@@ -550,7 +553,7 @@ async def test_the_timer_starts_a_run_when_it_is_due(korea: Korea) -> None:
     """PAY-9: however many processes have a timer, and however often they start."""
     timer = {korea.source.id: Timer(timedelta(hours=24), timedelta(days=3))}
     database, rules = korea.shop.database, korea.shop.rules
-    workers = [ReconciliationWorker(database, rules, Wakeup(), timer, ()) for _ in range(3)]
+    workers = [ReconciliationWorker(database, rules, Wakeup(), timer, QUICK) for _ in range(3)]
     done = await asyncio.gather(*(one.run_once() for one in workers))
     assert sum(done) == 1
     assert [await one.run_once() for one in workers] == [0, 0, 0]
@@ -566,6 +569,12 @@ async def test_the_timer_starts_a_run_when_it_is_due(korea: Korea) -> None:
     assert await workers[0].run_once() == 1, "after a failure soon again"
     for one in workers:
         await one.close()
+
+
+async def begun(connection: Connection, korea: Korea) -> bool:
+    """Begin the next run, as a worker does."""
+    query = reconciliation_store.QUERIES["begin"]
+    return await query.row(connection, source_id=korea.source.id) is not None
 
 
 async def aged(korea: Korea, hours: int) -> None:

@@ -13,13 +13,14 @@ import pytest
 from paidonce.bootstrap.services import Services
 from paidonce.core.actors import Actor, Scope
 from paidonce.core.events import EventStatus, EventType
+from paidonce.db.pool import OwnConnection
 from paidonce.errors import InvalidSignatureError
 from paidonce.events.model import EventFilter
 from paidonce.processing.items import Incoming, Rejected, Rules
 from paidonce.processing.transactions import Processor
 from paidonce.replay import store as replay_store
 from paidonce.replay import worker as replay_worker
-from paidonce.replay.model import Replay, ReplayId, ReplayRequest
+from paidonce.replay.model import Replay, ReplayId, ReplayRequest, ReplayState
 from paidonce.replay.worker import MAX_AT_ONCE, MAX_STARTS, ReplayRun, ReplayWorker
 from paidonce.runtime.leader import Leader
 from paidonce.runtime.service import Service
@@ -55,9 +56,10 @@ async def leading(
     async with Leader(shop.database).lead(f"replay {replay_id}") as leadership:
         assert leadership is not None
         run._leadership = leadership
-        assert await run._begin(await run._connected())
+        run._connection = OwnConnection(leadership.session)
+        assert await run._begin()
         yield run
-        run._disconnect()
+        run._connection.close()
 
 
 async def execute(shop: Stage, sql: str, *values: object) -> None:
@@ -219,8 +221,8 @@ async def test_pausing_or_canceling_rolls_back_the_current_chunk(
     replay_id = await create_replay(shop)
     services = Services(shop.database, shop.rules)
     async with leading(shop, replay_id, max_chunk=1) as working:
-        connection = await working._connected()
-        found = await replay_store.find_state(connection, replay_id)
+        connection = await working._connection.get()
+        found = await replay_store.find(connection, ReplayState, replay_id)
         assert found is not None
         page = await replay_store.page(connection, found.events, None, 1)
         stop = services.replays.pause if how == "pause" else services.replays.cancel
@@ -242,19 +244,19 @@ async def test_two_processes_cannot_process_the_same_chunk(
     await dead_letters(shop, processor, "p-1", "p-2")
     replay_id = await create_replay(shop)
     one, two = (ReplayRun(shop.database, shop.rules, replay_id, 1) for _ in range(2))
-    one._connection = await shop.database.dedicated()
-    two._connection = await shop.database.dedicated()
-    connection = await one._connected()
-    assert await one._begin(connection)
-    stale = await replay_store.find_state(connection, replay_id)
+    one._connection = OwnConnection(shop.database.dedicated)
+    two._connection = OwnConnection(shop.database.dedicated)
+    assert await one._begin()
+    connection = await one._connection.get()
+    stale = await replay_store.find(connection, ReplayState, replay_id)
     assert stale is not None
     page = await replay_store.page(connection, stale.events, None, 1)
     assert await two._step()
     await one._process(connection, stale, page.ids, page.cursor)
     assert len(await recorded_events(shop, replay_id)) == 1
     assert (await get_replay(shop, replay_id)).done == 1
-    one._disconnect()
-    two._disconnect()
+    one._connection.close()
+    two._connection.close()
 
 
 async def test_one_process_runs_a_replay_at_a_time(shop: Stage, processor: Processor) -> None:
@@ -293,7 +295,7 @@ async def test_a_replay_that_crashes_its_process_repeatedly_fails(
     replay_id = await create_replay(shop)
     for _ in range(MAX_STARTS):
         async with shop.database.connection() as connection:
-            await replay_store.begin(connection, replay_id)
+            await replay_store.QUERIES["begin"].value(connection, replay_id=replay_id)
     done = await run(shop, replay_id)
     assert done.status == "FAILED"
     assert "ended 5 times" in (done.error or "")

@@ -10,6 +10,7 @@ import pytest_asyncio
 from paidonce.events.model import EventFilter
 from paidonce.lookup.worker import LookupWorker
 from paidonce.replay import store as replay_store
+from paidonce.replay.model import ReplayState
 from paidonce.replay.worker import ReplayRun
 from paidonce.runtime.service import Service
 from tests.lookup.test_lookup import QUICK, stored, with_sources
@@ -65,7 +66,7 @@ async def test_a_replay_waits_for_its_lookups(asked: Stage) -> None:
     deadline_s = time.monotonic() + DEADLINE_S
     async with asked.database.connection() as connection:
         while (
-            replay := await replay_store.find_state(connection, replay_id)
+            replay := await replay_store.find(connection, ReplayState, replay_id)
         ) is None or not replay.done:
             assert time.monotonic() < deadline_s
             await asyncio.sleep(0.05)

@@ -27,9 +27,7 @@ from paidonce.processing.items import Rules, Source
 from paidonce.providers.contract import GatewayRequest, GatewayResponse, ProviderConfig
 from paidonce.providers.portone import v2 as portone
 from paidonce.reconciliation.worker import ReconciliationWorker
-from paidonce.replay import worker as replay_worker
-from paidonce.replay.reprocess import reprocess
-from paidonce.replay.worker import ReplayWorker
+from paidonce.replay.worker import ReplayRun, ReplayWorker
 from paidonce.runtime.leader import Leader, Leadership
 from paidonce.runtime.service import Supervisor
 from paidonce.runtime.wakeup import Wakeup
@@ -75,7 +73,7 @@ class Recorder:
 
     def watch(self, looking: str) -> None:
         """Record elections, replayed chunks and calls to gateways."""
-        acquire, call = Leader.acquire, HttpClient.call
+        acquire, call, chunk = Leader.acquire, HttpClient.call, ReplayRun._chunk
 
         async def acquiring(leader: Leader, roles: Collection[str]) -> dict[str, Leadership]:
             acquired = await acquire(leader, roles)
@@ -83,16 +81,16 @@ class Recorder:
                 self.record(f"elected:{role.split()[0]}")
             return acquired
 
-        async def reprocessing(*given: Any) -> Any:
+        async def replaying(run: ReplayRun, *given: Any) -> Any:
             self.record("replay")
-            return await reprocess(*given)
+            return await chunk(run, *given)
 
         async def calling(client: HttpClient, request: GatewayRequest) -> GatewayResponse:
             self.record("lookup" if request.url.startswith(looking) else "reconciliation")
             return await call(client, request)
 
         patch.object(Leader, "acquire", acquiring).start()
-        patch.object(replay_worker, "reprocess", reprocessing).start()
+        patch.object(ReplayRun, "_chunk", replaying).start()
         patch.object(HttpClient, "call", calling).start()
 
 

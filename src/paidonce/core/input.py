@@ -29,14 +29,15 @@ def _require_text(value: object) -> object:
     return value
 
 
-def _to_utc(value: datetime) -> datetime:
+def to_utc(value: datetime) -> datetime:
+    """The time in UTC. Raises ValueError if there is none."""
     try:
         return value.astimezone(UTC)
     except OverflowError:
         raise ValueError("give a time that exists in UTC") from None
 
 
-Time = Annotated[AwareDatetime, BeforeValidator(_require_text), AfterValidator(_to_utc)]
+Time = Annotated[AwareDatetime, BeforeValidator(_require_text), AfterValidator(to_utc)]
 """A time with its zone. A bare number is refused: it could be seconds or milliseconds."""
 
 

@@ -159,8 +159,17 @@ def basic_trail(event: EventView) -> Iterator[TrailItem]:
         yield TrailItem(event.received_at, "event_received", True, received)
         first = {"first_event_id": str(event.conflicts_with)}
         yield TrailItem(event.received_at, "conflict_detected", False, first)
-    if event.attempts == 1 and event.processed_at and event.status in ("PROCESSED", "IGNORED"):
-        attempt = {"attempt": 1}
-        reason = {"reason": event.error_code} if event.error_code else {}
-        yield TrailItem(event.processed_at, "processing_attempt_started", True, attempt)
-        yield TrailItem(event.processed_at, "processing_succeeded", True, attempt | reason)
+    if event.processed_at:
+        for action, details in first_attempt(event.attempts, event.status, event.error_code):
+            yield TrailItem(event.processed_at, action, True, details)
+
+
+def first_attempt(
+    attempts: int, status: EventStatus, error_code: str | None
+) -> list[tuple[str, dict[str, Any]]]:
+    """The steps of a first attempt that is stored only in the columns of its event."""
+    if attempts != 1 or status not in (EventStatus.PROCESSED, EventStatus.IGNORED):
+        return []
+    attempt = {"attempt": 1}
+    reason = {"reason": error_code} if error_code else {}
+    return [("processing_attempt_started", attempt), ("processing_succeeded", attempt | reason)]

@@ -15,15 +15,9 @@ from paidonce.providers.contract import GatewayRequest, GatewayResponse
 if TYPE_CHECKING:
     import aiohttp
 
-CONNECT_TIMEOUT_S: Final = 5.0
-CALL_TIMEOUT_S: Final = 10.0
 MAX_REPLY_BYTES: Final = 1024 * 1024
-AWAY_PAUSE_S: Final = 10.0
-PAUSES_S: Final = (0.2, 1.0)
-
 SHARE_OF_RATE: Final = 0.5
 """The share of a source's `lookup_rate` for lookups that no webhook waits for."""
-
 _TOO_MANY: Final = 429
 
 
@@ -31,19 +25,17 @@ _TOO_MANY: Final = 429
 class HttpTimeouts:
     """Timeouts and pauses of requests to gateways."""
 
-    connect_s: float = CONNECT_TIMEOUT_S
-    call_s: float = CALL_TIMEOUT_S
-    pauses_s: tuple[float, ...] = PAUSES_S
-    """Before each further attempt of one lookup."""
-    away_s: float = AWAY_PAUSE_S
-    """How long no new lookup starts after a request got no response."""
+    connect_s: float = 5.0
+    call_s: float = 10.0
+    pauses_s: tuple[float, ...] = (0.2, 1.0)  # before each further attempt of one query
+    away_s: float = 10.0  # how long no new lookup starts after a request got no response
 
 
 class HttpClient:
     """An HTTP client for all gateways. It follows no redirects and uses no proxy or cookies."""
 
     def __init__(self, timeouts: HttpTimeouts) -> None:
-        self._timeouts = timeouts
+        self.timeouts = timeouts
         self._session: aiohttp.ClientSession | None = None
 
     async def call(self, request: GatewayRequest) -> GatewayResponse:
@@ -77,9 +69,9 @@ class HttpClient:
         import aiohttp
 
         if self._session is None:
-            timeouts = self._timeouts
+            limits = self.timeouts
             self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(timeouts.call_s, sock_connect=timeouts.connect_s),
+                timeout=aiohttp.ClientTimeout(limits.call_s, sock_connect=limits.connect_s),
                 connector=aiohttp.TCPConnector(limit=0),  # the callers have their own limits
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
@@ -108,10 +100,11 @@ async def _read_body(response: "aiohttp.ClientResponse") -> bytes:
 class RateLimitedClient:
     """Sends requests to one source's gateway at a limited rate, and pauses after a failure."""
 
-    def __init__(self, client: HttpClient, rate: float, away_s: float = AWAY_PAUSE_S) -> None:
+    def __init__(self, client: HttpClient, rate: float) -> None:
+        self.pauses_s = client.timeouts.pauses_s
         self._client = client
         self._interval_s = 1 / rate
-        self._away_s = away_s
+        self._away_s = client.timeouts.away_s
         self._next_turn_s = 0.0
         self._away_until_s = 0.0
         self._has_failed = False

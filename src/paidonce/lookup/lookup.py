@@ -1,19 +1,14 @@
 """Runs the queries of providers against their gateways, without a database connection."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from paidonce.core.events import Code, EventStatus, Ignored, Outcome, PaymentEvent
-from paidonce.errors import GatewayMismatchError, GatewayUnreachableError
+from paidonce.errors import GatewayError, GatewayMismatchError, GatewayUnreachableError
 from paidonce.lookup.http_client import RateLimitedClient
 from paidonce.processing.items import MAX_MESSAGE
-from paidonce.providers.contract import (
-    GatewayQuery,
-    GatewayRequest,
-    GatewayResponse,
-    LookupRequired,
-)
+from paidonce.providers.contract import GatewayQuery, LookupRequired
 from paidonce.queue.claims import LookupAnswer
 from paidonce.runtime.leader import LeadershipLostError
 from paidonce.telemetry import logger
@@ -26,74 +21,50 @@ MAX_CALLS: Final = 8
 """The most requests of one query."""
 
 
-async def look_up_event(
-    lookup: LookupRequired, client: RateLimitedClient, pauses_s: Sequence[float]
-) -> LookupAnswer:
-    """Return what the event means, or the outcome of the failed lookup.
+async def look_up_event(lookup: LookupRequired, client: RateLimitedClient) -> LookupAnswer:
+    """Return what the event means, or the outcome of the failed lookup."""
+    try:
+        event: object = await run_query(lookup.query, client)
+        if not isinstance(event, PaymentEvent | Ignored):
+            raise TypeError("the provider's query returned no event")
+        return event
+    except LeadershipLostError:
+        raise
+    except Exception as error:
+        return _failed_outcome(error)
 
-    After a failure that may pass, tries again after each of the pauses.
+
+async def run_query(start: Callable[[], GatewayQuery[T]], client: RateLimitedClient) -> T:
+    """Run the query and return its result. Raises what the query raises.
+
+    After a failure that may pass, tries again after each pause of the client.
     """
-    failure: Exception | None = None
-    for pause_s in (0.0, *pauses_s):
-        await asyncio.sleep(pause_s)
+    for pause_s in client.pauses_s:
         try:
-            return _check_event(await run_query(lookup.query(), client))
-        except LeadershipLostError:
-            raise
-        except Exception as error:
-            failure = error
-            if not _may_pass(error):
-                break
-    assert failure is not None
-    return _failed_outcome(failure)
+            return await _run_once(start(), client)
+        except GatewayError as error:
+            if not error.may_pass:
+                raise
+        await asyncio.sleep(pause_s)
+    return await _run_once(start(), client)
 
 
-async def run_query(query: GatewayQuery[T], client: RateLimitedClient) -> T:
-    """Send the requests of the query and return its result. Raises what the query raises."""
+async def _run_once(query: GatewayQuery[T], client: RateLimitedClient) -> T:
     try:
         request = next(query)
         for _ in range(MAX_CALLS):
-            request = _next_request(query, await _send(request, client))
+            try:
+                response = await client.call(request)
+            except GatewayUnreachableError as error:
+                request = query.throw(error)
+            else:
+                request = query.send(response)
     except StopIteration as end:
         result: T = end.value
         return result
     finally:
         query.close()
     raise RuntimeError(f"the provider makes more than {MAX_CALLS} requests")
-
-
-async def _send(
-    request: GatewayRequest, client: RateLimitedClient
-) -> GatewayResponse | GatewayUnreachableError:
-    try:
-        return await client.call(request)
-    except GatewayUnreachableError as error:
-        return error
-
-
-def _next_request(
-    query: GatewayQuery[Any], response: GatewayResponse | GatewayUnreachableError
-) -> GatewayRequest:
-    """Return the next request of the query. Raises StopIteration with its result."""
-    if isinstance(response, GatewayUnreachableError):
-        return query.throw(response)
-    return query.send(response)
-
-
-def _check_event(result: object) -> PaymentEvent | Ignored:
-    if not isinstance(result, PaymentEvent | Ignored):
-        raise TypeError("the provider's query returned no event")
-    return result
-
-
-def _may_pass(error: Exception) -> bool:
-    match error:
-        case GatewayUnreachableError():
-            return True
-        case GatewayMismatchError():
-            return error.may_pass
-        case _:
-            return False
 
 
 def _failed_outcome(error: Exception) -> Outcome:

@@ -28,10 +28,3 @@ SELECT extract(epoch FROM min(d.run_at) - now())::float8 AS seconds
         AND d.event_id <> ALL (:running::uuid[])
       ORDER BY d.run_at
       LIMIT 1) AS d;
-
--- name: load
-SELECT id, source_id, headers, raw_body, received_at,
-       status IN ('RECEIVED', 'VALIDATED', 'FAILED_RETRYABLE') AS is_pending
-  FROM webhook_events
- WHERE id = ANY (:event_id::uuid[])
-   AND id BETWEEN :first_id AND :last_id;

@@ -12,18 +12,18 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
-from paidonce.core.events import EventId, SourceId
+from paidonce.core.events import EventId, EventStatus, SourceId
 from paidonce.db.pool import Database, OwnConnection
-from paidonce.db.queries import Connection
-from paidonce.lookup import store
+from paidonce.db.queries import Connection, load_queries
 from paidonce.lookup.http_client import HttpClient, HttpTimeouts, RateLimitedClient
 from paidonce.lookup.lookup import look_up_event
 from paidonce.processing.hook_calls import find_broken_transaction
 from paidonce.processing.items import Rules
 from paidonce.processing.outcomes import report
 from paidonce.providers.contract import LookupRequired
-from paidonce.queue import store as queue_store
+from paidonce.queue import store
 from paidonce.queue.claims import LookupAnswer, process_claimed, process_without_hooks
+from paidonce.queue.store import StoredEvent
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.runtime.leader import Leader, Leadership, LeadershipLostError
 from paidonce.runtime.service import Service
@@ -32,6 +32,7 @@ from paidonce.telemetry import logger
 
 log = logger(__name__)
 
+QUERIES: Final = load_queries(__file__)
 MAX_AT_ONCE: Final = 64
 MAX_OF_SOURCE: Final = 8
 """How many lookups run at once: in all, and at one gateway. Each gateway may have one."""
@@ -42,6 +43,7 @@ STANDBY_S: Final = 0.5
 """How often to look whether this process may lead now."""
 PAUSE_S: Final = 1.0
 """After a failure, and when another process has locked an event."""
+_PENDING: Final = (EventStatus.RECEIVED, EventStatus.VALIDATED, EventStatus.FAILED_RETRYABLE)
 
 
 class LookupWorker(Service):
@@ -53,7 +55,7 @@ class LookupWorker(Service):
         rules: Rules,
         wakeup: Wakeup | None = None,
         max_at_once: int = MAX_AT_ONCE,
-        timeouts: HttpTimeouts | None = None,
+        timeouts: HttpTimeouts = HttpTimeouts(),  # noqa: B008 - it is frozen
         leader: Leader | None = None,
     ) -> None:
         super().__init__("lookup worker")
@@ -61,17 +63,16 @@ class LookupWorker(Service):
         self._rules = rules
         self._listener = (wakeup or Wakeup()).listener()
         self._leader = leader or Leader(database)
-        self._timeouts = timeouts or HttpTimeouts()
-        self._client = HttpClient(self._timeouts)
+        self._client = HttpClient(timeouts)
         self._clients = {
-            source.id: RateLimitedClient(self._client, source.lookup_rate, self._timeouts.away_s)
+            source.id: RateLimitedClient(self._client, source.lookup_rate)
             for source in rules.sources.values()
         }
         # A share for each, so that many slow gateways together do not hold up one that answers.
         self._max_of_source = min(max(max_at_once // max(len(self._clients), 1), 1), MAX_OF_SOURCE)
         self._running: dict[EventId, SourceId] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._asking: set[asyncio.Task[None]] = set()
+        self._asking: dict[EventId, asyncio.Task[None]] = {}
         self._leads: dict[SourceId, Leadership] = {}  # no other process asks these gateways
         self._connection = OwnConnection(database.dedicated)
         self._connection_in_use = asyncio.Lock()
@@ -96,9 +97,8 @@ class LookupWorker(Service):
     def finish(self) -> None:
         """Process what is answered, and then stop. Unanswered lookups are made again."""
         super().finish()
-        for task in self._asking:
+        for task in self._asking.values():
             task.cancel()
-        self._listener.wake()
 
     async def close(self) -> None:
         """Cancel everything; unprocessed events stay in the queue."""
@@ -127,13 +127,12 @@ class LookupWorker(Service):
             self._running[lookup.event_id] = lookup.source_id
             leadership = self._leads[lookup.source_id]
             task = asyncio.create_task(self._look_up_and_process(lookup, leadership))
+            self._asking[lookup.event_id] = task
             self._tasks.add(task)
-            self._asking.add(task)
             task.add_done_callback(self._tasks.discard)
-            task.add_done_callback(self._asking.discard)
         return len(lookups)
 
-    async def _take(self, connection: Connection) -> list[store.PendingLookup]:
+    async def _take(self, connection: Connection) -> list[StoredEvent]:
         room = self._room()
         found = await self._find(connection, room)
         if await self._lead({source_id for source_id, _ in found}):
@@ -143,14 +142,21 @@ class LookupWorker(Service):
             if source_id in self._leads and left[source_id] > 0:
                 left[source_id] -= 1
                 chosen.append(event_id)
-        return await store.load(connection, chosen)
+        found_events = {one.event_id: one for one in await store.read(connection, chosen)}
+        return [found_events[one] for one in chosen if one in found_events]
 
     async def _find(
         self, connection: Connection, room: Mapping[SourceId, int]
     ) -> list[tuple[SourceId, EventId]]:
         if not room:
             return []
-        return await store.find_due(connection, room, self._running, self._max_of_source)
+        rows = await QUERIES["find_due"].rows(
+            connection,
+            source_id=list(room),
+            running=list(self._running),
+            limit=self._max_of_source,
+        )
+        return list(dict.fromkeys((row["source_id"], row["event_id"]) for row in rows))
 
     def _room(self) -> dict[SourceId, int]:
         """How many more lookups each source may start now."""
@@ -179,20 +185,20 @@ class LookupWorker(Service):
         """How long there is nothing to do, unless a wake-up comes or a lookup ends."""
         away_s = [client.away_for_s for client in self._clients.values() if client.away_for_s > 0]
         async with self._connected() as connection:
-            next_s = await store.seconds_until_due(connection, self._room(), self._running)
+            next_s: float | None = await QUERIES["seconds_until_due"].value(
+                connection, source_id=list(self._room()), running=list(self._running)
+            )
         if next_s is not None:
             away_s.append(next_s if next_s > 0 else STANDBY_S)
         return min([*away_s, SLOWEST_LOOK_S])
 
     # One event
 
-    async def _look_up_and_process(
-        self, lookup: store.PendingLookup, leadership: Leadership
-    ) -> None:
+    async def _look_up_and_process(self, lookup: StoredEvent, leadership: Leadership) -> None:
         try:
             async with leadership.cancelling():
                 answer = await self._answer(lookup)
-                self._asking.discard(_this_task())
+                del self._asking[lookup.event_id]
                 maybe_crash(CrashPoint.LOOKED_UP)
                 is_processed = await self._process(lookup, answer, leadership)
             if not is_processed:
@@ -204,11 +210,12 @@ class LookupWorker(Service):
             await self.pause(PAUSE_S)
         finally:
             del self._running[lookup.event_id]
+            self._asking.pop(lookup.event_id, None)
             self._listener.wake()
 
-    async def _answer(self, lookup: store.PendingLookup) -> LookupAnswer | None:
+    async def _answer(self, lookup: StoredEvent) -> LookupAnswer | None:
         """Look the event up; None if it needs no lookup or cannot be read."""
-        if not lookup.is_pending:
+        if lookup.status not in _PENDING:  # only its queue rows remain
             return None
         provider = self._rules.sources[lookup.source_id].provider
         try:
@@ -217,17 +224,17 @@ class LookupWorker(Service):
             return None  # processing it tells what is wrong
         if not isinstance(event, LookupRequired):
             return None
-        return await look_up_event(event, self._clients[lookup.source_id], self._timeouts.pauses_s)
+        return await look_up_event(event, self._clients[lookup.source_id])
 
     async def _process(
-        self, lookup: store.PendingLookup, answer: LookupAnswer | None, leadership: Leadership
+        self, lookup: StoredEvent, answer: LookupAnswer | None, leadership: Leadership
     ) -> bool:
         """Process the event with the answer; False if another process has locked it."""
         answers = {} if answer is None else {lookup.event_id: answer}
         try:
             async with self._connected() as connection, connection.transaction():
                 await leadership.fence(connection)
-                claim = await queue_store.claim_events(connection, [lookup.event_id])
+                claim = await store.claim_events(connection, [lookup.event_id])
                 processed = await process_claimed(connection, claim, self._rules, answers=answers)
             is_taken = claim.number > 0
         except Exception as error:
@@ -247,9 +254,3 @@ class LookupWorker(Service):
     async def _connected(self) -> AsyncIterator[Connection]:
         async with self._connection_in_use:
             yield await self._connection.get()
-
-
-def _this_task() -> asyncio.Task[None]:
-    task = asyncio.current_task()
-    assert task is not None
-    return task

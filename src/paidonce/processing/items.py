@@ -60,6 +60,11 @@ class Source:
     has_handlers: bool = False  # its events are processed in the queue for hooks
     is_payout_source: bool = False  # its events are callbacks about payouts
 
+    @property
+    def queue_name(self) -> QueueName:
+        """The queue for events that need no lookup."""
+        return QueueName.HOOKS if self.has_handlers else QueueName.PROCESS
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -107,7 +112,7 @@ class Incoming:
         """The queue for it, if it cannot be processed now."""
         if isinstance(self.event, LookupRequired):
             return QueueName.LOOKUP
-        return QueueName.HOOKS if self.source.has_handlers else QueueName.PROCESS
+        return self.source.queue_name
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,6 +41,7 @@ SELECT d.event_id
    FOR NO KEY UPDATE OF e SKIP LOCKED;
 
 -- name: claim
+-- To claim also events that are final already, the marked line is left out.
 WITH claimed AS (
     DELETE FROM event_queue
      WHERE id = ANY (ARRAY(
@@ -64,8 +65,21 @@ SELECT e.id AS event_id, e.source_id, e.attempts, e.received_at, e.request_id, e
   FROM whole AS w
   JOIN webhook_events AS e ON e.id = w.event_id
  WHERE e.id BETWEEN :first_id AND :last_id
-   AND e.status IN ('RECEIVED', 'VALIDATED', 'FAILED_RETRYABLE')
+   AND e.status IN ('RECEIVED', 'VALIDATED', 'FAILED_RETRYABLE')  -- pending
  ORDER BY e.id;
+
+-- name: events
+-- Locks the events, so that no other transaction processes them, and skips locked ones. To read them
+-- without locks, the marked line is left out.
+SELECT e.id AS event_id, e.source_id, e.status, e.key, e.error_code, e.conflicts_with,
+       e.signature_method, e.is_test, e.attempts, e.received_at, e.processed_at, e.remote_address,
+       e.request_id, e.headers, e.raw_body AS body,
+       0 AS faults, NULL::bytea AS blocked_on, 0 AS queue_name
+  FROM webhook_events AS e
+ WHERE e.id = ANY (:event_id::uuid[])
+   AND e.id BETWEEN :first_id AND :last_id
+ ORDER BY e.id
+   FOR NO KEY UPDATE OF e SKIP LOCKED;  -- locks
 
 -- name: put_back
 INSERT INTO event_queue (run_at, event_id, attempt, blocked_on, queue_name, source_id)

@@ -1,8 +1,8 @@
 """The event queue: a narrow table that holds only pending events."""
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -11,11 +11,13 @@ import orjson
 
 from paidonce.core.events import EventId, EventStatus, SourceId
 from paidonce.db.pool import Database
-from paidonce.db.queries import Connection, load_queries
+from paidonce.db.queries import Connection, Query, load_queries
 from paidonce.processing.items import QueueName
 from paidonce.providers.contract import Delivery
 
 QUERIES: Final = load_queries(__file__)
+_EVENTS_WITHOUT_LOCKS: Final = QUERIES["events"].without("locks")
+_CLAIM_ALL: Final = QUERIES["claim"].without("pending")
 LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 CHEAP_SCAN_S: Final = 0.005
 HINT_FACTOR: Final = 20
@@ -47,6 +49,21 @@ class Claimed:
     def delivery(self) -> Delivery:
         """The request as it arrived, as far as it is stored."""
         return Delivery(self.headers, self.body, self.received_at)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent(Claimed):
+    """A stored event, whatever its status, as if it was claimed from the queue."""
+
+    key: str | None  # None: it was refused, and is evidence only
+    conflicts_with: EventId | None
+    processed_at: datetime | None
+    remote_address: str | None
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the event has claimed its key. An event that has not is evidence of a refusal."""
+        return self.key is not None and self.conflicts_with is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +156,25 @@ async def claim_events(connection: Connection, event_ids: Sequence[EventId]) -> 
     return await _claim(connection, [row["event_id"] for row in rows])
 
 
+async def lock(connection: Connection, event_ids: Sequence[EventId]) -> list[StoredEvent]:
+    """Lock these events until the transaction ends. Events that others have locked are left out."""
+    return await _load(connection, QUERIES["events"], event_ids)
+
+
+async def read(connection: Connection, event_ids: Sequence[EventId]) -> list[StoredEvent]:
+    """These events, without locks."""
+    return await _load(connection, _EVENTS_WITHOUT_LOCKS, event_ids)
+
+
+async def dequeue(connection: Connection, locked: Sequence[StoredEvent]) -> list[StoredEvent]:
+    """Remove these events from the queue; returns them with what they are blocked on."""
+    if not locked:
+        return []
+    rows = await _CLAIM_ALL.rows(connection, **_ids([one.event_id for one in locked]))
+    blocked_on = {row["event_id"]: row["blocked_on"] for row in rows}
+    return [replace(one, blocked_on=blocked_on.get(one.event_id)) for one in locked]
+
+
 async def forget_start(database: Database, event_id: EventId) -> None:
     """Undo `record_start`: the attempt failed, but the process survived."""
     async with database.connection() as connection:
@@ -165,13 +201,25 @@ async def _claim(connection: Connection, event_ids: Sequence[Any]) -> Claim:
     if not event_ids:
         return Claim(0, [])
     ids = set(event_ids)
-    rows = await QUERIES["claim"].rows(
-        connection, event_id=list(ids), first_id=min(ids), last_id=max(ids)
-    )
-    return Claim(len(ids), [Claimed(**event_fields(row)) for row in rows])
+    rows = await QUERIES["claim"].rows(connection, **_ids(ids))
+    return Claim(len(ids), [Claimed(**_event_fields(row)) for row in rows])
 
 
-def event_fields(row: asyncpg.Record) -> dict[str, Any]:
+async def _load(
+    connection: Connection, query: Query, event_ids: Sequence[EventId]
+) -> list[StoredEvent]:
+    if not event_ids:
+        return []
+    rows = await query.rows(connection, **_ids(event_ids))
+    return [StoredEvent(**_event_fields(row)) for row in rows]
+
+
+def _ids(event_ids: Collection[EventId]) -> dict[str, object]:
+    """The parameters for these events. The bounds choose the partitions."""
+    return {"event_id": list(event_ids), "first_id": min(event_ids), "last_id": max(event_ids)}
+
+
+def _event_fields(row: asyncpg.Record) -> dict[str, Any]:
     """The fields of a stored event, from a row with columns of the same names."""
     fields = dict(row)
     fields["headers"] = orjson.loads(fields["headers"])

@@ -61,11 +61,6 @@ class Worker(Service):
         finally:
             await self.close()
 
-    def finish(self) -> None:
-        """Process the current batch, and then stop."""
-        super().finish()
-        self._listener.wake()
-
     async def close(self) -> None:
         """Close the connection; the next batch opens a new one."""
         self._connection.close()

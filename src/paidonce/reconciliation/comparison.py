@@ -6,14 +6,15 @@ payment up at the gateway *after* that. Facts only grow, so a fact that the gate
 then is unknown to it. A run may start again from the beginning, with the same result.
 """
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Final, TypeVar
+from functools import partial
+from typing import Final
 from uuid import UUID
 
+import orjson
 from uuid_utils.compat import uuid7
 
 from paidonce.core.events import EventId, ExternalId, PaymentEvent
@@ -25,18 +26,10 @@ from paidonce.lookup.http_client import RateLimitedClient
 from paidonce.lookup.lookup import run_query
 from paidonce.processing.items import Source
 from paidonce.providers.contract import GatewayQuery, StatementApi, StatementPage
-from paidonce.reconciliation import store
-from paidonce.reconciliation.model import (
-    REPAIRABLE,
-    ComparisonCounts,
-    Difference,
-    PaymentCheck,
-    RecordedPayment,
-    Repair,
-    Run,
-    compare,
-)
+from paidonce.reconciliation import model, store
+from paidonce.reconciliation.model import REPAIRABLE, Difference, PaymentCheck, RecordedPayment
 from paidonce.reconciliation.repairs import Repairs, repair_key
+from paidonce.reconciliation.store import QUERIES
 from paidonce.runtime.leader import Leadership
 
 MAX_PAGES: Final = 100_000
@@ -52,8 +45,6 @@ WALK_PAGE: Final = 1_000
 MAX_UNPAID_TIME: Final = timedelta(days=30)
 """How long before it was paid a payment may have been created."""
 
-T = TypeVar("T")
-
 REASONS: Final = {
     Difference.BEHIND: "the gateway reports more than is stored here",
     Difference.DIFFERS: "the gateway reports less than is stored here, or something else",
@@ -64,24 +55,23 @@ REASONS: Final = {
 
 @dataclass(slots=True)
 class Comparison:
-    """One run. `session` is a fenced connection of its own, for a temporary table."""
+    """One run. `session` is a new fenced connection, for a temporary table."""
 
     database: Database
     leadership: Leadership
     session: Connection
     source: Source
     statement_api: StatementApi
-    run: Run
+    run: model.Run
     client: RateLimitedClient
     repairs: Repairs
-    pauses_s: Sequence[float]
-    counts: ComparisonCounts = field(default_factory=ComparisonCounts)
+    counts: model.ComparisonCounts = field(default_factory=model.ComparisonCounts)
     _pending: list[PaymentCheck] = field(default_factory=list)
     _lookups: int = 0
 
     async def compare_all(self) -> None:
         """Compare all payments, and repair. Raises GatewayError; findings so far are stored."""
-        await store.start_statement(self.session)
+        await QUERIES["create_statement_ids"].run(self.session)
         try:
             async for page in self._pages():
                 await self._compare_page(page)
@@ -95,24 +85,33 @@ class Comparison:
         await self._check_open_findings()
 
     async def finish(self, error_message: str | None = None) -> None:
-        """Store the report."""
+        """Store the report. It is DONE, or FAILED if there is a message."""
         async with self.leadership.connection() as connection:
-            await store.finish(connection, self.run.id, self.source.id, self.counts, error_message)
+            await QUERIES["finish"].run(
+                connection,
+                id=self.run.id,
+                source_id=self.source.id,
+                status="DONE" if error_message is None else "FAILED",
+                error_message=error_message,
+                compared=self.counts.compared,
+                agreed_or_repaired=self.counts.agreed,
+                unreadable=self.counts.unreadable,
+                sums=orjson.dumps(self.counts.totals).decode(),
+            )
 
     # Which payments to check
 
     async def _pages(self) -> AsyncIterator[StatementPage]:
-        next_page: Callable[[], GatewayQuery[StatementPage]] | None = self._first_page
+        next_page: Callable[[], GatewayQuery[StatementPage]] | None = partial(
+            self.statement_api.statement, self.run.since, self.run.until
+        )
         for _ in range(MAX_PAGES):
             if next_page is None:
                 return
-            page = await self._query(next_page)
+            page = await run_query(next_page, self.client)
             yield page
             next_page = page.next_page
         raise GatewayUnreachableError(f"its statement has more than {MAX_PAGES} pages")
-
-    def _first_page(self) -> GatewayQuery[StatementPage]:
-        return self.statement_api.statement(self.run.since, self.run.until)
 
     async def _compare_page(self, page: StatementPage) -> None:
         self.counts.unreadable += page.unreadable
@@ -133,14 +132,19 @@ class Comparison:
         """Check stored payments of the period that the statement lacks."""
         after: UUID | None = first_id_at(self.run.since - MAX_UNPAID_TIME)
         while after is not None:
-            missing, after = await store.payments_not_in_statement(
-                self.session, self.source.id, self.run.since, self.run.until, after, WALK_PAGE
+            rows = await QUERIES["payments_not_in_statement"].rows(
+                self.session,
+                source_id=self.source.id,
+                since=self.run.since,
+                until=self.run.until,
+                after=after,
+                limit=WALK_PAGE,
             )
-            async with self.database.connection() as connection:
-                ids = await store.external_ids(connection, missing)
-            self._pending += [PaymentCheck(tuple(one)) for one in ids.values()]
-            self.counts.compared += len(ids)
+            missing = [tuple(ExternalId(*one) for one in row["ids"] or ()) for row in rows]
+            self._pending = [PaymentCheck(ids) for ids in missing if ids]
+            self.counts.compared += len(self._pending)
             await self._check_pending()
+            after = rows[-1]["id"] if len(rows) == WALK_PAGE else None
 
     async def _check_open_findings(self) -> None:
         """Check findings again that are open and were not seen by this run.
@@ -148,14 +152,16 @@ class Comparison:
         They may be of any period, and do not show that the statement is wrong: so they do not count
         for MAX_LOOKUPS.
         """
-        findings = await store.open_findings_before(
-            self.session, self.source.id, self.run.now, MAX_OPEN_FINDINGS
+        rows = await QUERIES["open_findings_before"].rows(
+            self.session, source_id=self.source.id, before=self.run.now, limit=MAX_OPEN_FINDINGS
         )
-        self.counts.compared += sum(not one.is_in_statement for one in findings)
         self._pending = [
-            PaymentCheck((one.id,), is_in_window=False, is_counted=not one.is_in_statement)
-            for one in findings
+            PaymentCheck(
+                (ExternalId(kind, value),), is_in_window=False, is_counted=not is_in_statement
+            )
+            for kind, value, is_in_statement in rows
         ]
+        self.counts.compared += sum(one.is_counted for one in self._pending)
         await self._check_pending()
 
     # Checks
@@ -210,7 +216,7 @@ class Comparison:
     def _compare(
         self, recorded: RecordedPayment | None, entry: PaymentEvent | None
     ) -> Difference | None:
-        return compare(recorded.facts if recorded else None, entry, self.run.now)
+        return model.compare(recorded.facts if recorded else None, entry, self.run.now)
 
     def _is_to_be_repaired(self, check: PaymentCheck) -> bool:
         """Whether it can be, and the same repair was not tried before."""
@@ -226,14 +232,14 @@ class Comparison:
                 f"its statement does not agree with more than {MAX_LOOKUPS} payments that are "
                 "stored here; is it of the same account?"
             )
-        return await self._query(lambda: self.statement_api.look_up(check.ids))
+        return await run_query(partial(self.statement_api.look_up, check.ids), self.client)
 
     async def _repair(self, checks: Sequence[PaymentCheck]) -> list[PaymentCheck]:
         """Process the gateway's entries. The findings are stored before: a crash may follow."""
         repairs = []
         for check in checks:
             assert check.entry is not None
-            repair = Repair(EventId(uuid7()), check.entry)
+            repair = model.Repair(EventId(uuid7()), check.entry)
             repairs.append(repair)
             await self._save(replace(check, repair=repair))
         self.leadership.require()
@@ -250,13 +256,11 @@ class Comparison:
 
     async def _save(self, check: PaymentCheck) -> None:
         """Store the difference; resolve earlier findings that no longer hold."""
-        difference = check.difference
+        if check.difference is not None and not check.reason:
+            check = replace(check, reason=REASONS[check.difference])
         async with self.leadership.connection() as connection, connection.transaction():
-            if difference is not None:
-                found = replace(check, reason=check.reason or REASONS[difference])
-                await store.save_finding(connection, self.run.id, self.source.id, found)
-            await store.resolve(connection, self.run.id, self.source.id, check.id, difference)
-        if difference is None and check.is_counted:
+            await store.save(connection, self.run.id, self.source.id, check)
+        if check.difference is None and check.is_counted:
             self.counts.add_agreed(check.statement_entry)
 
     async def _recorded(self, ids: Sequence[ExternalId]) -> dict[ExternalId, RecordedPayment]:
@@ -267,16 +271,10 @@ class Comparison:
 
     async def _save_progress(self) -> None:
         async with self.leadership.connection() as connection:
-            await store.save_progress(connection, self.run.id, self.counts)
-
-    async def _query(self, start: Callable[[], GatewayQuery[T]]) -> T:
-        """Query the gateway; retries after each pause if it does not answer."""
-        for pause_s in self.pauses_s:
-            try:
-                return await run_query(start(), self.client)
-            except GatewayUnreachableError:
-                await asyncio.sleep(pause_s)
-        return await run_query(start(), self.client)
+            counts = self.counts
+            await QUERIES["save_progress"].run(
+                connection, id=self.run.id, compared=counts.compared, agreed=counts.agreed
+            )
 
 
 def _first(

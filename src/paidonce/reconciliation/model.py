@@ -4,21 +4,22 @@ Facts about a payment only grow. So facts that the gateway reports beyond the st
 the payment is repaired. Facts that it lacks, or reports differently, need a person.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Final, TypeVar
 from uuid import UUID
 
+import asyncpg
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from paidonce.core.events import EventId, ExternalId, PaymentEvent, PaymentId
-from paidonce.core.input import Text
+from paidonce.core.input import Text, to_utc
 from paidonce.core.money import format_minor
 from paidonce.core.payments import Facts, facts_from_event
 from paidonce.db.paging import ListQuery
+from paidonce.db.queries import from_row
 
 
 class Difference(StrEnum):
@@ -151,14 +152,11 @@ class PaymentCheck:
 # What operators see
 
 
-def _in_utc(time: datetime) -> datetime:
-    try:
-        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
-    except OverflowError:
-        raise ValueError("give a time that exists in UTC") from None
+def _with_zone(time: datetime) -> datetime:
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time
 
 
-UtcTime = Annotated[datetime, AfterValidator(_in_utc)]
+UtcTime = Annotated[datetime, AfterValidator(_with_zone), AfterValidator(to_utc)]
 """A time; without a zone it is UTC."""
 
 
@@ -209,7 +207,7 @@ class ReconciliationFinding:
 
     external_payment_id: str
     kind: str
-    payment_id: UUID | None
+    payment_id: PaymentId | None
     order: str | None
     currency: str | None
     reported: str | None
@@ -268,21 +266,15 @@ class ReconciliationReport(ReconciliationSummary):
     findings: list[ReconciliationFinding]
 
 
-def _given(record: type[Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a record that are columns of the row."""
-    return {one.name: row[one.name] for one in fields(record) if one.name in row}
+S = TypeVar("S", bound=ReconciliationSummary)
 
 
-def summary_fields(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a summary, from a row."""
-    return _given(ReconciliationSummary, row) | {
-        "dry_run": not row["repairs"],
-        "explained": [
-            _explained(currency, CurrencyTotals(**totals))
-            for currency, totals in orjson.loads(row["sums"]).items()
-        ],
-        "unapplied": [_unapplied(**one) for one in orjson.loads(row["unapplied"])],
-    }
+def summary(record: type[S], row: asyncpg.Record, **others: object) -> S:
+    """A summary or a report, from a row."""
+    totals = {name: CurrencyTotals(**one) for name, one in orjson.loads(row["sums"]).items()}
+    explained = [_explained(currency, one) for currency, one in totals.items()]
+    unapplied = [_unapplied(**one) for one in orjson.loads(row["unapplied"])]
+    return from_row(record, row, explained=explained, unapplied=unapplied, **others)
 
 
 def _explained(currency: str, totals: CurrencyTotals) -> ExplainedMoney:
@@ -299,19 +291,16 @@ def _unapplied(currency: str, number: int, sum_minor: int, oldest_at: str) -> Un
     return UnappliedMoney(currency, number, amount, datetime.fromisoformat(oldest_at))
 
 
-def finding(row: Mapping[str, Any]) -> ReconciliationFinding:
+def finding(row: asyncpg.Record) -> ReconciliationFinding:
     """A finding, from a row."""
     reported, recorded = row["reported_currency"], row["recorded_currency"]
-    return ReconciliationFinding(
-        external_payment_id=row["external_id"],
-        order=row["order_reference"],
-        currency=reported or recorded,
+    return from_row(
+        ReconciliationFinding,
+        row,
         reported=_amount(row["reported_minor"], reported),
         reported_refunded=_amount(row["reported_refunded_minor"], reported),
         recorded=_amount(row["recorded_minor"], recorded),
         recorded_refunded=_amount(row["recorded_refunded_minor"], recorded),
-        new=row["is_new"],
-        **_given(ReconciliationFinding, row),
     )
 
 

@@ -52,10 +52,8 @@ UPDATE reconciliations AS r
   FROM (SELECT count(*) FILTER (WHERE resolution = 'repaired') AS repaired,
                count(*) FILTER (WHERE resolution IS NULL AND kind = 'behind') AS behind,
                count(*) FILTER (WHERE resolution IS NULL AND kind = 'differs') AS differs,
-               count(*) FILTER (WHERE resolution IS NULL AND kind = 'missing_here')
-                   AS missing_here,
-               count(*) FILTER (WHERE resolution IS NULL AND kind = 'missing_there')
-                   AS missing_there,
+               count(*) FILTER (WHERE resolution IS NULL AND kind = 'missing_here') AS missing_here,
+               count(*) FILTER (WHERE resolution IS NULL AND kind = 'missing_there') AS missing_there,
                count(*) FILTER (WHERE opened_by = :id) AS new_findings
           FROM reconciliation_findings WHERE seen_by = :id) AS f,
        (SELECT coalesce(jsonb_agg(by_currency), '[]') AS unapplied
@@ -77,11 +75,8 @@ SELECT i.kind, i.external_id, p.id, p.order_reference, p.currency, p.captured_mi
   JOIN payments AS p ON p.id = i.payment_id;
 
 -- name: create_statement_ids
-CREATE TEMP TABLE IF NOT EXISTS statement_ids (
+CREATE TEMP TABLE statement_ids (
     kind text COLLATE "C", external_id text COLLATE "C", PRIMARY KEY (kind, external_id));
-
--- name: clear_statement_ids
-TRUNCATE statement_ids;
 
 -- name: add_statement_ids
 -- Returns those that were not in the statement before.
@@ -92,22 +87,21 @@ ON CONFLICT DO NOTHING
 RETURNING kind, external_id;
 
 -- name: payments_not_in_statement
--- A page of all payments in the order of their ids (creation), and which of them should be in the
--- statement and are not. A payment may be paid long after it was created.
+-- A page of all payments in the order of their ids (creation), and the gateway's ids of those that
+-- should be in the statement and are not. A payment may be paid long after it was created.
 SELECT p.id,
-       p.source_id = :source_id AND p.captured_minor > 0 AND NOT p.is_test
-           AND p.paid_at >= :since AND p.paid_at < :until
-           AND NOT EXISTS (SELECT 1 FROM payment_ids AS i
-                             JOIN statement_ids AS n ON n.kind = i.kind AND n.external_id = i.external_id
-                            WHERE i.payment_id = p.id AND i.source_id = p.source_id) AS is_missing
+       CASE WHEN p.source_id = :source_id AND p.captured_minor > 0 AND NOT p.is_test
+                 AND p.paid_at >= :since AND p.paid_at < :until
+                 AND NOT EXISTS (SELECT 1 FROM payment_ids AS i
+                                   JOIN statement_ids AS n
+                                     ON n.kind = i.kind AND n.external_id = i.external_id
+                                  WHERE i.payment_id = p.id AND i.source_id = p.source_id)
+            THEN ARRAY(SELECT ROW (i.kind, i.external_id) FROM payment_ids AS i
+                        WHERE i.payment_id = p.id ORDER BY i.kind, i.external_id) END AS ids
   FROM payments AS p
  WHERE p.id > :after
  ORDER BY p.id
  LIMIT :limit;
-
--- name: external_ids
-SELECT payment_id, kind, external_id FROM payment_ids
- WHERE payment_id = ANY (:payment_id::uuid[]) ORDER BY payment_id, kind, external_id;
 
 -- name: save_finding
 INSERT INTO reconciliation_findings AS f (
@@ -163,7 +157,7 @@ SELECT id, status, error_code FROM webhook_events
  WHERE id = ANY (:event_id::uuid[]) AND id BETWEEN :first_id AND :last_id;
 
 -- name: reconciliations
-SELECT r.*, s.name AS source
+SELECT r.*, s.name AS source, NOT r.repairs AS dry_run
   FROM reconciliations AS r
   JOIN sources AS s ON s.id = r.source_id
  WHERE (:before::uuid IS NULL OR r.id < :before)
@@ -174,7 +168,8 @@ SELECT r.*, s.name AS source
 
 -- name: findings
 -- Findings that this run opened, or was the last to see; open ones first.
-SELECT f.*, f.opened_by = :run_id AS is_new
+SELECT f.*, f.external_id AS external_payment_id, f.order_reference AS "order",
+       coalesce(f.reported_currency, f.recorded_currency) AS currency, f.opened_by = :run_id AS "new"
   FROM reconciliation_findings AS f
  WHERE f.opened_by = :run_id OR f.seen_by = :run_id
  ORDER BY f.resolved_at IS NOT NULL, f.kind, f.id

@@ -12,7 +12,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
-from uuid import UUID
 
 from paidonce.core.events import DEFERRED, EventId, EventStatus, PaymentEvent
 from paidonce.db.audit import record_action
@@ -22,15 +21,9 @@ from paidonce.lookup.http_client import SHARE_OF_RATE
 from paidonce.processing.items import Incoming, Request, Result, ResultKind, Rules, Source
 from paidonce.processing.outcomes import report
 from paidonce.processing.transactions import Processor
-from paidonce.providers.contract import (
-    ConfirmationRequest,
-    Delivery,
-    StatementApi,
-    fingerprint,
-    key_digest,
-)
+from paidonce.providers import contract
 from paidonce.reconciliation import store
-from paidonce.reconciliation.model import Repair
+from paidonce.reconciliation.model import Repair, Run
 from paidonce.replay.reprocess import Reprocessor
 from paidonce.runtime.wakeup import Wakeup, notify_workers
 
@@ -53,10 +46,9 @@ class Repairs:
     database: Database
     rules: Rules
     source: Source
-    statement_api: StatementApi
+    statement_api: contract.StatementApi
     wakeup: Wakeup
-    run_id: UUID
-    actor: str
+    run: Run
 
     async def store(self, repairs: Sequence[Repair]) -> list[EventId]:
         """Store the events; returns their ids, or those of the same repairs that were made earlier.
@@ -81,10 +73,10 @@ class Repairs:
             for result in results:
                 await record_action(
                     connection,
-                    self.actor,
+                    self.run.actor,
                     "reconciliation_repair",
                     event_id=result.event_id,
-                    reconciliation=str(self.run_id),
+                    reconciliation=str(self.run.id),
                 )
             await notify_workers(connection)
         event_ids = [EventId(one.event_id) for one in results if one.event_id is not None]
@@ -112,7 +104,7 @@ class Repairs:
         for event_id, row in found.items():
             if row["status"] in _FAILED:
                 with contextlib.suppress(DatabaseUnavailableError):  # another process works on it
-                    await reprocessor.reprocess(event_id, self.actor)
+                    await reprocessor.reprocess(event_id, self.run.actor)
 
     async def _process(self, processor: Processor, items: list[Incoming]) -> list[Result]:
         for _ in range(MAX_TRIES):
@@ -128,18 +120,18 @@ class Repairs:
 
     def _incoming(self, repair: Repair) -> Incoming:
         headers, body = self.statement_api.build_webhook(repair.entry)
-        delivery = Delivery(headers, body, datetime.now(UTC))
+        delivery = contract.Delivery(headers, body, datetime.now(UTC))
         key = repair_key(repair.entry)
         identity = self.source.provider.identify(delivery)
         event = self.source.provider.translate(delivery)
-        assert not isinstance(event, ConfirmationRequest)
+        assert not isinstance(event, contract.ConfirmationRequest)
         return Incoming(
             event_id=repair.event_id,
             source=self.source,
-            request=Request(f"reconciliation-{self.run_id}", None, time.monotonic()),
+            request=Request(f"reconciliation-{self.run.id}", None, time.monotonic()),
             delivery=delivery,
-            identity=replace(identity, key=key, fingerprint=fingerprint(key), nonce=None),
-            key=(self.source.id, key_digest(key)),
+            identity=replace(identity, key=key, fingerprint=contract.fingerprint(key), nonce=None),
+            key=(self.source.id, contract.key_digest(key)),
             event=event,
             forced_outcome=DEFERRED,
             is_delivery=False,

@@ -1,10 +1,11 @@
 """What operators can do with reconciliations."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
+import asyncpg
 from uuid_utils.compat import uuid7
 
 from paidonce.core.actors import Actor
@@ -13,15 +14,9 @@ from paidonce.db.paging import Page, page_of
 from paidonce.db.pool import Database
 from paidonce.errors import InvalidRequestError, NotFoundError
 from paidonce.processing.items import Rules, Source
-from paidonce.reconciliation import store
-from paidonce.reconciliation.model import (
-    ReconciliationQuery,
-    ReconciliationReport,
-    ReconciliationRequest,
-    ReconciliationSummary,
-    finding,
-    summary_fields,
-)
+from paidonce.reconciliation import model, store
+from paidonce.reconciliation.model import ReconciliationReport, ReconciliationSummary
+from paidonce.reconciliation.store import QUERIES
 from paidonce.reconciliation.worker import MIN_AGE
 
 MAX_FINDINGS: Final = 500
@@ -35,7 +30,9 @@ class ReconciliationService:
         self._database = database
         self._rules = rules
 
-    async def start(self, request: ReconciliationRequest, actor: Actor) -> ReconciliationReport:
+    async def start(
+        self, request: model.ReconciliationRequest, actor: Actor
+    ) -> ReconciliationReport:
         """Request a reconciliation; a worker runs it. Payments of the last minutes are left out.
 
         Raises InvalidRequestError, or NotFoundError for an unknown source.
@@ -50,9 +47,9 @@ class ReconciliationService:
             )
         run_id = uuid7()
         async with self._database.transaction() as connection:
-            await store.add(
+            await QUERIES["add"].run(
                 connection,
-                run_id=run_id,
+                id=run_id,
                 source_id=source.id,
                 since=since,
                 until=until,
@@ -71,33 +68,35 @@ class ReconciliationService:
             )
         return await self.get(run_id)
 
-    async def search(self, query: ReconciliationQuery) -> Page[ReconciliationSummary]:
+    async def search(self, query: model.ReconciliationQuery) -> Page[ReconciliationSummary]:
         """Reconciliations, newest first."""
         async with self._database.connection() as connection:
-            rows = await store.search(connection, query)
-        found = [ReconciliationSummary(**summary_fields(row)) for row in rows]
+            rows = await QUERIES["reconciliations"].rows(
+                connection, before=query.cursor, id=None, source=query.source, limit=query.limit + 1
+            )
+        found = [model.summary(ReconciliationSummary, row) for row in rows]
         return page_of(found, query.limit, lambda one: one.id)
 
     async def get(self, run_id: UUID) -> ReconciliationReport:
         """One with its findings. Raises NotFoundError."""
         async with self._database.connection() as connection:
-            row = await store.find(connection, run_id)
+            row = await QUERIES["reconciliations"].row(
+                connection, before=None, id=run_id, source=None, limit=1
+            )
             if row is None:
                 raise NotFoundError(f"there is no reconciliation {run_id}")
-            findings = await store.findings(connection, run_id, MAX_FINDINGS)
-        return ReconciliationReport(
-            **summary_fields(row), findings=[finding(one) for one in findings]
-        )
+            found = await store.findings(connection, run_id, MAX_FINDINGS)
+        return model.summary(ReconciliationReport, row, findings=found)
 
-    async def open_findings(self) -> list[Mapping[str, Any]]:
+    async def open_findings(self) -> Sequence[asyncpg.Record]:
         """The number of open findings, by source and kind."""
         async with self._database.connection() as connection:
-            return await store.open_findings(connection)
+            return await QUERIES["open_findings"].rows(connection)
 
-    async def last_reconciled(self) -> list[Mapping[str, Any]]:
+    async def last_reconciled(self) -> Sequence[asyncpg.Record]:
         """How long ago each source was last reconciled."""
         async with self._database.connection() as connection:
-            return await store.last_done(connection)
+            return await QUERIES["last_done"].rows(connection)
 
     def _source(self, name: str) -> Source:
         sources = {source.name: source for source in self._rules.sources.values()}

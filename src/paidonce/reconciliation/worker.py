@@ -6,7 +6,7 @@ the run again. The table of runs tells when the timer is due.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -17,7 +17,6 @@ from uuid_utils.compat import uuid7
 from paidonce.core.events import SourceId
 from paidonce.core.notifications import NotificationKind
 from paidonce.db.pool import Database, Trouble, trouble
-from paidonce.db.queries import Connection, Row
 from paidonce.errors import GatewayError
 from paidonce.lookup.http_client import SHARE_OF_RATE, HttpClient, HttpTimeouts, RateLimitedClient
 from paidonce.notifications import store as notifications_store
@@ -26,8 +25,9 @@ from paidonce.processing.items import MAX_MESSAGE, Rules, Source
 from paidonce.providers.contract import StatementApi
 from paidonce.reconciliation import store
 from paidonce.reconciliation.comparison import Comparison
-from paidonce.reconciliation.model import Run
+from paidonce.reconciliation.model import ReconciliationFinding, Run
 from paidonce.reconciliation.repairs import Repairs
+from paidonce.reconciliation.store import QUERIES
 from paidonce.runtime.leader import Leader, Leadership, LeadershipLostError
 from paidonce.runtime.service import Service
 from paidonce.runtime.wakeup import Wakeup
@@ -43,10 +43,8 @@ MIN_AGE: Final = timedelta(minutes=10)
 """Webhooks of younger payments may still be on the way: they are not compared."""
 RETRY_AFTER: Final = timedelta(hours=1)
 """When a scheduled run that failed is repeated."""
-PAUSES_S: Final = (1.0, 5.0, 20.0)
-"""Pauses between attempts at one query."""
-CALL_TIMEOUT_S: Final = 30.0
-"""The time limit of one page."""
+TIMEOUTS: Final = HttpTimeouts(call_s=30.0, pauses_s=(1.0, 5.0, 20.0))
+"""A page of a statement takes longer than a lookup, and nobody waits for it."""
 MAX_NOTIFIED: Final = 20
 
 
@@ -67,7 +65,7 @@ class ReconciliationWorker(Service):
         rules: Rules,
         wakeup: Wakeup,
         timers: Mapping[SourceId, Timer] | None = None,
-        pauses_s: Sequence[float] = PAUSES_S,
+        timeouts: HttpTimeouts = TIMEOUTS,
         leader: Leader | None = None,
     ) -> None:
         super().__init__("reconciliation worker")
@@ -75,9 +73,8 @@ class ReconciliationWorker(Service):
         self._rules = rules
         self._wakeup = wakeup
         self._timers = timers or {}
-        self._pauses_s = pauses_s
         self._leader = leader or Leader(database)
-        self._http = HttpClient(HttpTimeouts(call_s=CALL_TIMEOUT_S))
+        self._http = HttpClient(timeouts)
         self._interrupted: set[UUID] = set()
 
     async def run(self) -> None:
@@ -94,7 +91,8 @@ class ReconciliationWorker(Service):
         await self._uncount_starts()
         await self._add_scheduled()
         async with self._database.connection() as connection:
-            pending = await store.sources_with_work(connection)
+            rows = await QUERIES["sources_with_work"].rows(connection)
+        pending = {row["source_id"] for row in rows}
         sources = [one for one in self._rules.sources.values() if one.id in pending]
         apis = [(source, source.provider.statement_api()) for source in sources]
         return sum([await self._work_on(source, api) for source, api in apis if api is not None])
@@ -106,9 +104,9 @@ class ReconciliationWorker(Service):
     async def _add_scheduled(self) -> None:
         for source_id, timer in self._timers.items():
             async with self._database.connection() as connection:
-                await store.add_scheduled(
+                await QUERIES["add_scheduled"].run(
                     connection,
-                    run_id=uuid7(),
+                    id=uuid7(),
                     source_id=source_id,
                     every=timer.every,
                     retry_after=min(RETRY_AFTER, timer.every),
@@ -132,19 +130,26 @@ class ReconciliationWorker(Service):
     ) -> bool:
         session = await leadership.session()
         try:
-            run = await store.begin(session, source.id)
-            if run is None:
+            row = await QUERIES["begin"].row(session, source_id=source.id)
+            if row is None:
                 return False
-            work = self._comparison(source, statement_api, run, leadership, session)
-            await self._finish(work, run, leadership)
+            run = Run(**row)
+            client = RateLimitedClient(self._http, source.lookup_rate * SHARE_OF_RATE)
+            client.require = leadership.require
+            repairs = Repairs(self._database, self._rules, source, statement_api, self._wakeup, run)
+            work = Comparison(
+                self._database, leadership, session, source, statement_api, run, client, repairs
+            )
+            await self._finish(work)
             return True
         finally:
             session.terminate()
 
-    async def _finish(self, work: Comparison, run: Run, leadership: Leadership) -> None:
+    async def _finish(self, work: Comparison) -> None:
         """Run it to its end, unless the database is unavailable or the service stops."""
+        run, leadership = work.run, work.leadership
         try:
-            message = await self._compare(work, run)
+            message = await self._compare(work)
             await work.finish(message)
         except asyncio.CancelledError:
             if leadership.is_held:
@@ -154,12 +159,12 @@ class ReconciliationWorker(Service):
             if leadership.is_held:
                 self._interrupted.add(run.id)
             raise
-        source = work.source
-        log.info("reconciled", source=source.name, reconciliation=str(run.id), error=message)
-        await self._notify(source, run.id, leadership)
+        log.info("reconciled", source=work.source.name, reconciliation=str(run.id), error=message)
+        await self._notify(work)
 
-    async def _compare(self, work: Comparison, run: Run) -> str | None:
+    async def _compare(self, work: Comparison) -> str | None:
         """Compare and repair; returns the error message if that failed."""
+        run = work.run
         if run.starts > MAX_STARTS:
             return f"its process ended {run.starts - 1} times"
         try:
@@ -175,35 +180,11 @@ class ReconciliationWorker(Service):
             return "internal error; the log has the details"
         return None
 
-    def _comparison(
-        self,
-        source: Source,
-        statement_api: StatementApi,
-        run: Run,
-        leadership: Leadership,
-        session: Connection,
-    ) -> Comparison:
-        client = RateLimitedClient(self._http, source.lookup_rate * SHARE_OF_RATE)
-        client.require = leadership.require
-        return Comparison(
-            database=self._database,
-            leadership=leadership,
-            session=session,
-            source=source,
-            statement_api=statement_api,
-            run=run,
-            client=client,
-            repairs=Repairs(
-                self._database, self._rules, source, statement_api, self._wakeup, run.id, run.actor
-            ),
-            pauses_s=self._pauses_s,
-        )
-
     async def _uncount_starts(self) -> None:
         """Starts that ended because the database was unavailable do not count as crashes."""
         if self._interrupted:
             async with self._database.connection() as connection:
-                await store.uncount_starts(connection, self._interrupted)
+                await QUERIES["uncount_starts"].run(connection, id=list(self._interrupted))
             self._interrupted.clear()
 
     async def _release(self, run_id: UUID) -> None:
@@ -212,30 +193,30 @@ class ReconciliationWorker(Service):
                 asyncio.timeout(RELEASE_TIMEOUT_S),
                 self._database.connection() as connection,
             ):
-                await store.release(connection, run_id)
+                await QUERIES["release"].run(connection, id=run_id)
 
-    async def _notify(self, source: Source, run_id: UUID, leadership: Leadership) -> None:
+    async def _notify(self, work: Comparison) -> None:
         """Notify people of new findings that were not repaired."""
-        async with leadership.connection() as connection, connection.transaction():
-            found = await store.findings(connection, run_id, MAX_NOTIFIED)
-            new = [one for one in found if one["is_new"] and one["resolved_at"] is None]
-            notifications = [_notification(source, run_id, one) for one in new]
+        async with work.leadership.connection() as connection, connection.transaction():
+            found = await store.findings(connection, work.run.id, MAX_NOTIFIED)
+            new = [one for one in found if one.new and one.resolution is None]
+            notifications = [_notification(work.source, work.run.id, one) for one in new]
             await notifications_store.add(connection, self._rules.routes, *notifications)
         for one in notifications:
-            log.warning("reconciliation_finding", source=source.name, **one.details)
+            log.warning("reconciliation_finding", source=work.source.name, **one.details)
 
 
-def _notification(source: Source, run_id: UUID, finding: Row) -> Notification:
+def _notification(source: Source, run_id: UUID, finding: ReconciliationFinding) -> Notification:
     fields = {
         "reconciliation": run_id,
-        "external_payment_id": finding["external_id"],
-        "kind": finding["kind"],
-        "reason": finding["reason"],
+        "external_payment_id": finding.external_payment_id,
+        "kind": finding.kind,
+        "reason": finding.reason,
     }
     return Notification(
         kind=NotificationKind.FINDING,
         at=datetime.now(UTC),
         source=source.name,
-        payment_id=finding["payment_id"],
+        payment_id=finding.payment_id,
         details={name: masked(str(value)) for name, value in fields.items()},
     )

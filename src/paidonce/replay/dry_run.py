@@ -18,16 +18,11 @@ from paidonce.hooks.registry import hook_calls
 from paidonce.processing.items import Item, Result, Rules
 from paidonce.processing.process import dry_run
 from paidonce.providers.contract import LookupRequired
+from paidonce.queue import store
 from paidonce.queue.claims import read_claimed
-from paidonce.replay import store
-from paidonce.replay.model import (
-    ReprocessKind,
-    ReprocessResult,
-    SignatureCheck,
-    StoredEvent,
-    reprocess_result,
-)
-from paidonce.replay.verify import needs_lookup, queue_name, verify, verify_refused
+from paidonce.queue.store import StoredEvent
+from paidonce.replay.model import ReprocessKind, ReprocessResult, SignatureCheck, reprocess_result
+from paidonce.replay.verify import needs_lookup, verify, verify_refused
 
 MAX_REMEMBERED: Final = 1_000_000
 """How many identifiers of payments are remembered. Beyond that, a payment may be counted twice."""
@@ -45,16 +40,15 @@ class DryRun:
     ) -> list[ReprocessResult]:
         """The results that processing these events now would have."""
         done: list[ReprocessResult] = []
-        to_process: list[tuple[Item, StoredEvent, SignatureCheck]] = []
+        to_process: list[tuple[StoredEvent, Item, SignatureCheck]] = []
         for stored in await store.read(connection, event_ids):
             prepared = self._prepare(stored)
             if isinstance(prepared, ReprocessResult):
                 done.append(prepared)
             else:
-                to_process.append((prepared[0], stored, prepared[1]))
-        items = [item for item, _, _ in to_process]
-        processed = await dry_run(connection, items, self._rules)
-        for result, (_, stored, signature) in zip(processed.results, to_process, strict=True):
+                to_process.append((stored, *prepared))
+        processed = await dry_run(connection, [item for _, item, _ in to_process], self._rules)
+        for result, (stored, _, signature) in zip(processed.results, to_process, strict=True):
             done.append(self._evaluate(stored, signature, result))
         return sorted(done, key=lambda one: one.stored.event_id)
 
@@ -68,10 +62,9 @@ class DryRun:
             if isinstance(found, tuple) and isinstance(found[0].event, LookupRequired):
                 return ReprocessResult(stored, ReprocessKind.NEEDS_LOOKUP)
             return found
-        if needs_lookup(stored, self._rules):
+        if needs_lookup(source, stored):
             return ReprocessResult(stored, ReprocessKind.NEEDS_LOOKUP)
-        claimed = stored.queued_in(queue_name(stored, self._rules))
-        (item,) = read_claimed([claimed], self._rules)
+        (item,) = read_claimed([replace(stored, queue_name=source.queue_name)], self._rules)
         return item, verify(source, stored)
 
     def _evaluate(

@@ -1,8 +1,8 @@
 """Replays, and results of processing stored events again."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Final, NewType
@@ -14,8 +14,8 @@ from paidonce.core.events import Code, EventId, EventStatus
 from paidonce.core.money import Money, format_minor
 from paidonce.core.state import Applied
 from paidonce.events.model import DeadLetterFilter, EventDetail, EventFilter
-from paidonce.processing.items import QueueName, Rejected, Result, ResultKind
-from paidonce.queue.store import Claimed
+from paidonce.processing.items import Rejected, Result, ResultKind
+from paidonce.queue.store import StoredEvent
 
 MAX_RATE: Final = 10_000
 MAX_SAMPLE: Final = 20
@@ -107,32 +107,15 @@ class Replay:
 class ReplayState(Replay):
     """A replay with what its worker needs to continue it."""
 
-    events: EventFilter
     cursor: UUID | None
     skipped: list[EventId]  # locked by others: to be tried again
     sums_minor: dict[str, int]
     version: int
     wait_s: float  # until the rate allows more
 
-
-@dataclass(frozen=True, slots=True)
-class StoredEvent(Claimed):
-    """A stored event, whatever its status, as if it was claimed from the queue."""
-
-    key: str | None  # None: it was refused, and is evidence only
-    conflicts_with: EventId | None
-    signature_valid: bool
-    processed_at: datetime | None
-    remote_address: str | None
-
     @property
-    def is_accepted(self) -> bool:
-        """Whether the event has claimed its key. An event that has not is evidence of a refusal."""
-        return self.key is not None and self.conflicts_with is None
-
-    def queued_in(self, queue_name: QueueName) -> Claimed:
-        """The event as if it was claimed from this queue."""
-        return replace(self, queue_name=queue_name)
+    def events(self) -> EventFilter:
+        return EventFilter(**self.filter)
 
 
 class SignatureCheck(StrEnum):
@@ -215,15 +198,6 @@ class ReprocessedEvent(EventDetail):
     reprocessed: ReprocessReport
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayProgress:
-    """The counts of a replay as they are stored."""
-
-    counts: Mapping[str, int]
-    applied: Mapping[str, Any]
-    sample: list[dict[str, Any]]
-
-
 def reprocess_result(
     stored: StoredEvent, signature: SignatureCheck, result: Result
 ) -> ReprocessResult:
@@ -276,8 +250,8 @@ def reprocessed_event(done: ReprocessResult, event: EventDetail) -> ReprocessedE
     return ReprocessedEvent(**detail, reprocessed=report)
 
 
-def add_results(replay: ReplayState, results: Iterable[ReprocessResult]) -> ReplayProgress:
-    """The progress of a replay after these results."""
+def add_results(replay: ReplayState, results: Iterable[ReprocessResult]) -> dict[str, Any]:
+    """The columns that count the results of a replay, after these results."""
     counts, sample = Counter(replay.counts), list(replay.sample)
     number, sums_minor = replay.applied.number, Counter(replay.sums_minor)
     for one in results:
@@ -287,7 +261,8 @@ def add_results(replay: ReplayState, results: Iterable[ReprocessResult]) -> Repl
         for money in one.applied:
             number += 1
             sums_minor[money.currency] += money.amount_minor
-    return ReplayProgress(counts, {"number": number, "sums_minor": sums_minor}, sample)
+    applied = {"number": number, "sums_minor": sums_minor}
+    return {"counts": counts, "applied": applied, "sample": sample}
 
 
 def _sample_item(done: ReprocessResult) -> dict[str, Any]:

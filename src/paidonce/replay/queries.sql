@@ -113,40 +113,11 @@ UPDATE replays
  WHERE id = :replay_id AND status IN ('PENDING', 'RUNNING', 'PAUSED')
 RETURNING id;
 
--- name: events
--- Locks the events, so that no other transaction processes them, and skips locked ones. To read them
--- without locks, the marked line is left out.
-SELECT e.id AS event_id, e.source_id, e.status, e.key, e.error_code, e.conflicts_with,
-       e.signature_valid, e.signature_method, e.is_test, e.attempts, e.received_at, e.processed_at,
-       e.remote_address, e.request_id, e.headers, e.raw_body AS body,
-       0 AS faults, NULL::bytea AS blocked_on, 0 AS queue_name
-  FROM webhook_events AS e
- WHERE e.id = ANY (:event_id::uuid[])
-   AND e.id BETWEEN :first_id AND :last_id
- ORDER BY e.id
-   FOR NO KEY UPDATE OF e SKIP LOCKED;  -- locks
-
--- name: dequeue
--- Removes these events, which are locked, from the queue.
-WITH taken AS (
-    DELETE FROM event_queue
-     WHERE id = ANY (ARRAY(
-         SELECT id FROM event_queue
-          WHERE event_id = ANY (:event_id::uuid[])
-            FOR UPDATE SKIP LOCKED))
-    RETURNING event_id, blocked_on
-),
-ended AS (
-    DELETE FROM crash_guard WHERE event_id = ANY (:event_id::uuid[])
-)
-SELECT event_id, (array_agg(blocked_on) FILTER (WHERE blocked_on IS NOT NULL))[1] AS blocked_on
-  FROM taken
- GROUP BY event_id;
-
 -- name: delay
+-- Sets when queued events, which are locked, are due: this long from now.
 UPDATE event_queue AS d
-   SET run_at = now() + p.delay
-  FROM unnest(:event_id::uuid[], :delay::interval[]) AS p (event_id, delay)
+   SET run_at = now() + make_interval(secs => p.delay_s)
+  FROM unnest(:event_id::uuid[], :delay_s::float8[]) AS p (event_id, delay_s)
  WHERE d.event_id = p.event_id;
 
 -- name: discard

@@ -9,36 +9,29 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Final
 
+from paidonce import errors
 from paidonce.core.events import DEFERRED, EventId, EventStatus, SourceId
 from paidonce.db.audit import AuditEntry, record_entries
 from paidonce.db.pool import Database, Trouble, trouble
 from paidonce.db.queries import Connection
-from paidonce.errors import ConflictError, DatabaseUnavailableError, NotFoundError
+from paidonce.events.model import first_attempt
 from paidonce.lookup.http_client import SHARE_OF_RATE
+from paidonce.processing import items
 from paidonce.processing.hook_calls import find_broken_transaction, without_hooks
-from paidonce.processing.items import (
-    BatchResult,
-    Incoming,
-    Item,
-    QueuedEvent,
-    QueueName,
-    Result,
-    ResultKind,
-    Rules,
-    Source,
-)
+from paidonce.processing.items import Rules, Source
 from paidonce.processing.outcomes import report
 from paidonce.processing.process import process
 from paidonce.processing.transactions import process_or_bisect
+from paidonce.queue import store
 from paidonce.queue.claims import process_claimed
-from paidonce.queue.store import Claim
-from paidonce.replay import store
-from paidonce.replay.model import ReprocessKind, ReprocessResult, StoredEvent, reprocess_result
-from paidonce.replay.verify import needs_lookup, queue_name, verify, verify_refused
+from paidonce.queue.store import Claim, Claimed, StoredEvent
+from paidonce.replay.model import ReprocessKind, ReprocessResult, reprocess_result
+from paidonce.replay.store import QUERIES
+from paidonce.replay.verify import needs_lookup, verify, verify_refused
 from paidonce.runtime.wakeup import notify_workers
 
 PATIENCE_S: Final = 2.0
@@ -48,8 +41,6 @@ MAX_AT_ONCE: Final = 4
 TURN_S: Final = 10.0
 """How many events are processed again at once, and how long others wait for their turn."""
 
-_FIRST_ATTEMPT_IN_COLUMNS: Final = (EventStatus.PROCESSED, EventStatus.IGNORED)
-"""The first attempt of such an event is stored only in its columns, which are about to change."""
 _FAILED: Final = (EventStatus.FAILED_RETRYABLE, EventStatus.FAILED_FINAL, EventStatus.DEAD_LETTER)
 
 
@@ -70,10 +61,9 @@ async def reprocess(
     BrokenTransactionError, and then the connection is closed. Raises a serialization failure if
     another transaction was first.
     """
-    locked = await store.lock(connection, event_ids)
     accepted, refused = list[StoredEvent](), list[StoredEvent]()
     done: list[ReprocessResult] = []
-    for one in locked:
+    for one in await store.lock(connection, event_ids):
         if one.source_id not in rules.sources:
             done.append(ReprocessResult(one, ReprocessKind.SOURCE_UNKNOWN))
         else:
@@ -98,23 +88,22 @@ async def record_skipped(
 
 def lookup_time_s(done: Sequence[ReprocessResult]) -> float:
     """How long the lookups of these events take, at the share of the rate that they may use."""
-    items = [one.result.item for one in done if one.result is not None]
+    found = [one.result.item for one in done if one.result is not None]
     sources = [
         item.source
-        for item in items
-        if isinstance(item, QueuedEvent | Incoming)
-        and item.queue_name is QueueName.LOOKUP
+        for item in found
+        if isinstance(item, items.QueuedEvent | items.Incoming)
+        and item.queue_name is items.QueueName.LOOKUP
         and item.forced_outcome is DEFERRED
     ]
     numbers = Counter(source.id for source in sources)
-    delays = (_lookup_time(source, numbers[source.id]) for source in sources)
-    return max((delay.total_seconds() for delay in delays), default=0.0)
+    return max((_lookup_s(source, numbers[source.id]) for source in sources), default=0.0)
 
 
 def report_changed(done: Sequence[ReprocessResult]) -> None:
     """Log and count, after the commit, the events that changed."""
     changed = [one.result for one in done if one.result is not None and one.is_changed]
-    report(BatchResult(datetime.now(UTC), changed))
+    report(items.BatchResult(datetime.now(UTC), changed))
 
 
 class Reprocessor:
@@ -140,7 +129,7 @@ class Reprocessor:
             async with asyncio.timeout(TURN_S):
                 await self._turns.acquire()
         except TimeoutError:
-            raise DatabaseUnavailableError(
+            raise errors.DatabaseUnavailableError(
                 "many events are being processed again; try again"
             ) from None
         try:
@@ -166,7 +155,7 @@ class Reprocessor:
                 elif not isinstance(error, _LockedError) and trouble(error) is not Trouble.RERUN:
                     raise
             await asyncio.sleep(LOCKED_PAUSE_S)
-        raise DatabaseUnavailableError("the event is held by another transaction; try again")
+        raise errors.DatabaseUnavailableError("the event is held by another transaction; try again")
 
 
 class _LockedError(Exception):
@@ -182,9 +171,9 @@ async def _reprocess_one(
 ) -> ReprocessResult:
     found = await store.read(connection, [event_id])
     if not found:
-        raise NotFoundError(f"there is no event {event_id}")
+        raise errors.NotFoundError(f"there is no event {event_id}")
     if only is not None and found[0].status is not only:
-        raise ConflictError(f"event {event_id} is {found[0].status}, not {only}")
+        raise errors.ConflictError(f"event {event_id} is {found[0].status}, not {only}")
     results = await reprocess(connection, [event_id], rules, Initiator(actor))
     if not results or (only and results[0].stored.status is not only):
         raise _LockedError
@@ -194,9 +183,9 @@ async def _reprocess_one(
             raise _LockedError
         case ReprocessKind.REFUSED:
             assert done.code is not None
-            raise ConflictError(f"it is still refused: {done.message}", done.code)
+            raise errors.ConflictError(f"it is still refused: {done.message}", done.code)
         case ReprocessKind.SOURCE_UNKNOWN:
-            raise ConflictError("its source is not configured here: configure it again")
+            raise errors.ConflictError("its source is not configured here: configure it again")
     return done
 
 
@@ -208,38 +197,39 @@ async def _process_accepted(
     signatures = {
         one.event_id: verify(rules.sources[one.source_id], one) for one in stored.values()
     }
-    lookups: list[StoredEvent] = []
-    others: list[StoredEvent] = []
+    lookups, others = list[Claimed](), list[Claimed]()
     for one in stored.values():
-        (lookups if needs_lookup(one, rules) else others).append(one)
-    claimed_lookups = Claim(len(lookups), [one.queued_in(QueueName.LOOKUP) for one in lookups])
-    claimed_others = Claim(len(others), [one.queued_in(queue_name(one, rules)) for one in others])
-    processed = await process_claimed(connection, claimed_lookups, rules, forced_outcome=DEFERRED)
+        source = rules.sources[one.source_id]
+        if needs_lookup(source, one):
+            lookups.append(replace(one, queue_name=items.QueueName.LOOKUP))
+        else:
+            others.append(replace(one, queue_name=source.queue_name))
+    claim, other_claim = Claim(len(lookups), lookups), Claim(len(others), others)
+    processed = await process_claimed(connection, claim, rules, forced_outcome=DEFERRED)
     await _spread_lookups(connection, lookups, rules)
-    processed = processed.and_then(await process_claimed(connection, claimed_others, rules))
+    processed = processed.and_then(await process_claimed(connection, other_claim, rules))
     if processed.schedules:
         await notify_workers(connection)
     return [
         reprocess_result(stored[result.item.event_id], signatures[result.item.event_id], result)
         for result in processed.results
-        if isinstance(result.item, QueuedEvent)
+        if isinstance(result.item, items.QueuedEvent)
     ]
 
 
-async def _spread_lookups(
-    connection: Connection, lookups: Sequence[StoredEvent], rules: Rules
-) -> None:
+async def _spread_lookups(connection: Connection, lookups: Sequence[Claimed], rules: Rules) -> None:
     """Make lookups due one after the other, so that new webhooks do not wait for all of them."""
-    numbers, delays = Counter[SourceId](), dict[EventId, timedelta]()
+    numbers, delays_s = Counter[SourceId](), list[float]()
     for one in lookups:
-        delays[one.event_id] = _lookup_time(rules.sources[one.source_id], numbers[one.source_id])
+        delays_s.append(_lookup_s(rules.sources[one.source_id], numbers[one.source_id]))
         numbers[one.source_id] += 1
     if len(lookups) > len(numbers):  # else each is due now
-        await store.delay(connection, delays)
+        event_ids = [one.event_id for one in lookups]
+        await QUERIES["delay"].run(connection, event_id=event_ids, delay_s=delays_s)
 
 
-def _lookup_time(source: Source, number: int) -> timedelta:
-    return timedelta(seconds=number / (source.lookup_rate * SHARE_OF_RATE))
+def _lookup_s(source: Source, number: int) -> float:
+    return number / (source.lookup_rate * SHARE_OF_RATE)
 
 
 async def _process_refused(
@@ -251,11 +241,11 @@ async def _process_refused(
         return found
     incoming, signature = found
 
-    async def attempt(items: Sequence[Item]) -> BatchResult:
+    async def attempt(batch: Sequence[items.Item]) -> items.BatchResult:
         savepoint = connection.transaction()
         await savepoint.start()
         try:
-            processed = await process(connection, items, rules)
+            processed = await process(connection, batch, rules)
         except BaseException:
             await savepoint.rollback()
             raise
@@ -264,10 +254,10 @@ async def _process_refused(
         await (savepoint.rollback() if is_refused else savepoint.commit())
         return processed
 
-    async def put_off(item: Item, error: Exception) -> Result:
+    async def put_off(item: items.Item, error: Exception) -> items.Result:
         if trouble(error) is not Trouble.RERUN:
             raise error
-        return Result(item, ResultKind.LOCKED, None)
+        return items.Result(item, items.ResultKind.LOCKED, None)
 
     processed = await process_or_bisect([incoming], attempt, put_off)
     if processed.schedules:
@@ -278,29 +268,19 @@ async def _process_refused(
 async def _record(
     connection: Connection, done: Sequence[ReprocessResult], initiator: Initiator
 ) -> None:
-    entries = [
-        entry
-        for one in done
-        if one.kind is not ReprocessKind.LOCKED
-        for entry in (
-            *_first_attempt(one.stored),
-            _entry(one, initiator),
-            *_origin(one, initiator),
-        )
-    ]
+    entries: list[AuditEntry] = []
+    for one in done:
+        if one.kind is not ReprocessKind.LOCKED:
+            entries += _first_attempt(one.stored)
+            entries += [_entry(one, initiator), *_origin(one, initiator)]
     await record_entries(connection, entries)
 
 
 def _first_attempt(stored: StoredEvent) -> list[AuditEntry]:
-    """The entries of the first attempt, if they were derived from the event's columns so far."""
-    if stored.attempts != 1 or stored.status not in _FIRST_ATTEMPT_IN_COLUMNS:
-        return []
-    attempt = {"attempt": 1}
-    reason = {"reason": stored.error_code} if stored.error_code else {}
-    steps = (("processing_attempt_started", attempt), ("processing_succeeded", attempt | reason))
+    """The entries of the first attempt, if the columns that hold it are about to change."""
     return [
-        AuditEntry(stored.event_id, "paidonce", name, True, details, stored.processed_at)
-        for name, details in steps
+        AuditEntry(stored.event_id, "paidonce", action, True, details, stored.processed_at)
+        for action, details in first_attempt(stored.attempts, stored.status, stored.error_code)
     ]
 
 

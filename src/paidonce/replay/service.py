@@ -3,9 +3,10 @@
 import asyncio
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
+import orjson
 from uuid_utils.compat import uuid7
 
 from paidonce.core.actors import Actor
@@ -15,28 +16,14 @@ from paidonce.db.paging import ListQuery, Page, page_of
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.errors import ConflictError, InvalidRequestError, NotFoundError
-from paidonce.events.model import (
-    DeadLetterFilter,
-    DeadLetterQuery,
-    EventDetail,
-    EventFilter,
-    EventQuery,
-    EventView,
-)
+from paidonce.events import model as events_model
+from paidonce.events.model import DeadLetterFilter, EventFilter
 from paidonce.events.service import EventService
 from paidonce.processing.items import Rules
-from paidonce.replay import store
-from paidonce.replay.model import (
-    MAX_RATE,
-    DiscardResult,
-    Replay,
-    ReplayId,
-    ReplayRequest,
-    ReprocessedEvent,
-    RetryRequest,
-    reprocessed_event,
-)
+from paidonce.replay import model, store
+from paidonce.replay.model import Replay, ReplayId, ReprocessedEvent
 from paidonce.replay.reprocess import Reprocessor
+from paidonce.replay.store import QUERIES
 from paidonce.replay.worker import ReplayRun
 from paidonce.runtime.wakeup import notify_workers
 
@@ -61,24 +48,31 @@ class ReplayService:
         self._rules = rules
 
     async def create(
-        self, request: ReplayRequest, actor: Actor, *, wait_s: float = WAIT_S
+        self, request: model.ReplayRequest, actor: Actor, *, wait_s: float = WAIT_S
     ) -> Replay:
         """Start a replay of all events that match; a small one is finished on return.
 
         Events that arrive from now on are not part of it. Raises InvalidRequestError.
         """
         self._validate(request.filter)
-        request = request.model_copy(update={"filter": _until_now(request.filter)})
+        events = _json(_until_now(request.filter))
         replay_id = ReplayId(uuid7())
-        rate = request.rate or (MAX_RATE if request.dry_run else DEFAULT_RATE)
+        default_rate = model.MAX_RATE if request.dry_run else DEFAULT_RATE
         async with self._database.transaction() as connection:
-            await store.create(connection, replay_id, request, rate, actor.name)
+            await QUERIES["create"].run(
+                connection,
+                id=replay_id,
+                filter=orjson.dumps(events).decode(),
+                is_dry_run=request.dry_run,
+                rate=request.rate or default_rate,
+                actor=actor.name,
+            )
             await record_action(
                 connection,
                 actor.name,
                 "replay_created",
                 replay=str(replay_id),
-                filter=store.filter_json(request.filter),
+                filter=events,
                 dry_run=request.dry_run,
             )
             await notify_workers(connection)
@@ -87,7 +81,7 @@ class ReplayService:
     async def get(self, replay_id: UUID) -> Replay:
         """One replay. Raises NotFoundError."""
         async with self._database.connection() as connection:
-            found = await store.find(connection, replay_id)
+            found = await store.find(connection, Replay, replay_id)
         if found is None:
             raise NotFoundError(f"there is no replay {replay_id}")
         return found
@@ -95,7 +89,9 @@ class ReplayService:
     async def search(self, query: ListQuery) -> Page[Replay]:
         """Replays, newest first."""
         async with self._database.connection() as connection:
-            found = await store.search(connection, query)
+            found = await store.search(
+                connection, Replay, before=query.cursor, limit=query.limit + 1
+            )
         return page_of(found, query.limit, lambda replay: replay.id)
 
     async def pause(self, replay_id: UUID, actor: Actor) -> Replay:
@@ -139,7 +135,7 @@ class ReplayService:
     async def _change(self, replay_id: UUID, actor: Actor, action: str, changed: str) -> Replay:
         found = await self.get(replay_id)
         async with self._database.transaction() as connection:
-            if not await store.change(connection, replay_id, action):
+            if await QUERIES[action].value(connection, replay_id=replay_id) is None:
                 raise ConflictError(f"replay {replay_id} is {found.status}: it cannot be {changed}")
             await record_action(
                 connection,
@@ -172,26 +168,25 @@ class DeadLetterService:
         its status is not `only`, or DatabaseUnavailableError if it is locked for too long.
         """
         done = await self._reprocessor.reprocess(EventId(event_id), actor.name, only)
-        return reprocessed_event(done, await self._events.get(event_id))
+        return model.reprocessed_event(done, await self._events.get(event_id))
 
-    async def search(self, query: DeadLetterQuery) -> Page[EventView]:
+    async def search(self, query: events_model.DeadLetterQuery) -> Page[events_model.EventView]:
         """Dead letters, newest first."""
         return await self._events.search(
-            EventQuery(**query.model_dump(), status=EventStatus.DEAD_LETTER)
+            events_model.EventQuery(**query.model_dump(), status=EventStatus.DEAD_LETTER)
         )
 
     async def retry(self, event_id: UUID, actor: Actor) -> ReprocessedEvent:
         """Reprocess a dead letter. Raises as `reprocess` does."""
         return await self.reprocess(event_id, actor, EventStatus.DEAD_LETTER)
 
-    async def retry_matching(self, request: RetryRequest, actor: Actor) -> Replay:
+    async def retry_matching(self, request: model.RetryRequest, actor: Actor) -> Replay:
         """Start a replay of all dead letters that match. Raises InvalidRequestError."""
-        return await self._replays.create(
-            ReplayRequest(filter=_dead_letters(request.filter), dry_run=False, rate=request.rate),
-            actor,
-        )
+        events = _dead_letters(request.filter)
+        replay = model.ReplayRequest(filter=events, dry_run=False, rate=request.rate)
+        return await self._replays.create(replay, actor)
 
-    async def discard(self, event_id: UUID, actor: Actor, reason: str) -> EventDetail:
+    async def discard(self, event_id: UUID, actor: Actor, reason: str) -> events_model.EventDetail:
         """Discard a dead letter. Its payment, if it has one, stays listed.
 
         Raises NotFoundError, or ConflictError if it is no dead letter or is locked.
@@ -206,46 +201,53 @@ class DeadLetterService:
 
     async def discard_matching(
         self, query: DeadLetterFilter, actor: Actor, reason: str
-    ) -> DiscardResult:
+    ) -> model.DiscardResult:
         """Discard all dead letters that match, in batches with a commit for each."""
         events = _until_now(_dead_letters(query))
         cursor, discarded = None, 0
         for _ in range(MAX_BATCHES):
             async with self._database.transaction() as connection:
-                page = await store.page(connection, events, cursor, DISCARD_BATCH)
-                discarded += await _discard(connection, page.ids, actor, reason)
-            cursor = page.cursor
-            if page.is_last:
+                found = await store.page(connection, events, cursor, DISCARD_BATCH)
+                discarded += await _discard(connection, found.ids, actor, reason)
+            cursor = found.cursor
+            if found.is_last:
                 break
         async with self._database.transaction() as connection:
             await record_action(
                 connection,
                 actor.name,
                 "dead_letters_discarded",
-                filter=store.filter_json(events),
+                filter=_json(events),
                 reason=reason,
                 number=discarded,
             )
-        return DiscardResult(discarded, not page.is_last)
+        return model.DiscardResult(discarded, not found.is_last)
 
 
 async def _discard(
     connection: Connection, event_ids: list[EventId], actor: Actor, reason: str
 ) -> int:
     """Discard the dead letters among these, and record it; returns how many."""
-    codes = await store.discard(connection, event_ids, f"discarded: {reason}")
-    entries = [
-        AuditEntry(
-            event_id=event_id,
-            actor=actor.name,
-            action="dead_letter_discarded",
-            success=True,
-            details={"reason": reason, "error_code": code},
-        )
-        for event_id, code in codes.items()
-    ]
+    if not event_ids:
+        return 0
+    rows = await QUERIES["discard"].rows(
+        connection,
+        event_id=event_ids,
+        first_id=min(event_ids),
+        last_id=max(event_ids),
+        message=f"discarded: {reason}",
+    )
+    entries = []
+    for event_id, error_code in rows:
+        details = {"reason": reason, "error_code": error_code}
+        entries.append(AuditEntry(event_id, actor.name, "dead_letter_discarded", True, details))
     await record_entries(connection, entries)
-    return len(codes)
+    return len(rows)
+
+
+def _json(events: EventFilter) -> dict[str, Any]:
+    """The filter as it is stored and shown."""
+    return events.model_dump(mode="json", exclude_none=True)
 
 
 def _dead_letters(query: DeadLetterFilter) -> EventFilter:

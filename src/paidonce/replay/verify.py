@@ -4,17 +4,12 @@ import time
 
 from uuid_utils.compat import uuid7
 
+from paidonce import errors
 from paidonce.core.events import DEFERRED, Code, EventId, PaymentEvent
-from paidonce.errors import (
-    InvalidSignatureError,
-    MalformedError,
-    NotApprovedError,
-    RejectedError,
-    TimestampExpiredError,
-)
-from paidonce.processing.items import Incoming, QueueName, Request, Rules, Source
+from paidonce.processing.items import Incoming, Request, Source
 from paidonce.providers.contract import ConfirmationRequest, LookupRequired, key_digest
-from paidonce.replay.model import ReprocessKind, ReprocessResult, SignatureCheck, StoredEvent
+from paidonce.queue.store import StoredEvent
+from paidonce.replay.model import ReprocessKind, ReprocessResult, SignatureCheck
 from paidonce.telemetry import logger
 
 log = logger(__name__)
@@ -30,17 +25,19 @@ def verify(source: Source, stored: StoredEvent) -> SignatureCheck:
     is_accepted = stored.key is not None
     try:
         source.provider.verify(stored.delivery)
-    except TimestampExpiredError:
+    except errors.TimestampExpiredError:
         if not is_accepted and stored.error_code != Code.TIMESTAMP_EXPIRED:
             raise
-    except RejectedError:
+    except errors.RejectedError:
         if not is_accepted:
             raise
         return SignatureCheck.UNCHECKED
     except Exception as error:
         log.error("provider_failed", webhook_event_id=str(stored.event_id), exc_info=error)
         if not is_accepted:
-            raise InvalidSignatureError("it cannot be verified; the log has the details") from None
+            raise errors.InvalidSignatureError(
+                "it cannot be verified; the log has the details"
+            ) from None
         return SignatureCheck.UNCHECKED
     return SignatureCheck.VERIFIED if source.provider.is_signed else SignatureCheck.NONE
 
@@ -57,7 +54,7 @@ def verify_refused(
     try:
         signature = verify(source, stored)
         return _incoming(source, stored), signature
-    except RejectedError as refusal:
+    except errors.RejectedError as refusal:
         return ReprocessResult(
             stored, ReprocessKind.REFUSED, code=refusal.code, message=str(refusal)
         )
@@ -72,13 +69,13 @@ def _incoming(source: Source, stored: StoredEvent) -> Incoming:
     try:
         identity = source.provider.identify(delivery)
         event = source.provider.translate(delivery)
-    except RejectedError:
+    except errors.RejectedError:
         raise
     except Exception as error:
         log.error("provider_failed", webhook_event_id=str(stored.event_id), exc_info=error)
-        raise MalformedError("it cannot be read; the log has the details") from None
+        raise errors.MalformedError("it cannot be read; the log has the details") from None
     if isinstance(event, ConfirmationRequest):
-        raise NotApprovedError("its gateway does not wait for an answer any more")
+        raise errors.NotApprovedError("its gateway does not wait for an answer any more")
     has_handlers = source.has_handlers and isinstance(event, PaymentEvent)
     return Incoming(
         event_id=EventId(uuid7()),
@@ -93,16 +90,9 @@ def _incoming(source: Source, stored: StoredEvent) -> Incoming:
     )
 
 
-def needs_lookup(stored: StoredEvent, rules: Rules) -> bool:
+def needs_lookup(source: Source, stored: StoredEvent) -> bool:
     """Whether the event has to be looked up at its gateway."""
     try:
-        event = rules.sources[stored.source_id].provider.translate(stored.delivery)
+        return isinstance(source.provider.translate(stored.delivery), LookupRequired)
     except Exception:
         return False  # processing it reports the error
-    return isinstance(event, LookupRequired)
-
-
-def queue_name(stored: StoredEvent, rules: Rules) -> QueueName:
-    """The queue in which the event waits, if it must."""
-    has_handlers = rules.sources[stored.source_id].has_handlers
-    return QueueName.HOOKS if has_handlers else QueueName.PROCESS

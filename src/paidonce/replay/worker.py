@@ -12,30 +12,19 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
+import orjson
+
 from paidonce.core.events import EventId
 from paidonce.db.audit import AuditEntry, record_entries
-from paidonce.db.pool import Database, Trouble, trouble
+from paidonce.db.pool import Database, OwnConnection, Trouble, trouble
 from paidonce.db.queries import Connection
+from paidonce.db.search import LAST_ID
 from paidonce.processing.hook_calls import find_broken_transaction, without_hooks
 from paidonce.processing.items import Rules
-from paidonce.replay import store
+from paidonce.replay import model, reprocess, store
 from paidonce.replay.dry_run import DryRun
-from paidonce.replay.model import (
-    ReplayId,
-    ReplayState,
-    ReplayStatus,
-    ReprocessKind,
-    ReprocessResult,
-    add_results,
-)
-from paidonce.replay.reprocess import (
-    Initiator,
-    lookup_time_s,
-    record_skipped,
-    report_changed,
-    reprocess,
-)
-from paidonce.replay.store import EventPage
+from paidonce.replay.model import ReplayId, ReplayState, ReprocessResult
+from paidonce.replay.store import QUERIES
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.runtime.leader import Leader, LeadershipLostError
 from paidonce.runtime.service import Service
@@ -89,7 +78,7 @@ class ReplayWorker(Service):
         self._others_s: dict[ReplayId, float] = {}  # when another process was last seen to run it
 
     async def run(self) -> None:
-        """Run replays until asked to finish."""
+        """Run replays until asked to finish: after the current chunk, another process continues."""
         try:
             while not self.is_finishing:
                 began_s = time.monotonic()
@@ -108,18 +97,14 @@ class ReplayWorker(Service):
         await asyncio.gather(*self._tasks.values())
         return begun
 
-    def finish(self) -> None:
-        """Finish the current chunk, and then stop. Another process continues the replay."""
-        super().finish()
-        self._listener.wake()
-
     async def _begin(self) -> int:
         """Begin active replays, as far as there is room; returns how many."""
         room = MAX_AT_ONCE - len(self._tasks)
         if room <= 0:
             return 0
         async with self._database.connection() as connection:
-            active = await store.active(connection, MAX_ACTIVE)
+            rows = await QUERIES["active"].rows(connection, limit=MAX_ACTIVE)
+        active = [row["id"] for row in rows]
         self._others_s = {one: self._others_s[one] for one in active if one in self._others_s}
         idle = [one for one in active if one not in self._tasks]
         # Replays that other processes run are tried last, in turns.
@@ -157,15 +142,13 @@ class ReplayRun:
         leader: Leader | None = None,
     ) -> None:
         self._rules = rules
-        self._rules_without_hooks: Rules | None = (
-            None  # for the event whose handler broke its transaction
-        )
+        # For the event whose handler broke its transaction.
+        self._rules_without_hooks: Rules | None = None
         self._id = replay_id
         self._max_chunk = 1 if rules.handlers else max_chunk
         self._service = service or Service("replay")
         self._leader = leader or Leader(database)
         self._dry_run = DryRun(rules)
-        self._connection: Connection | None = None
         self._tries = 0
         self._failures = 0
 
@@ -178,30 +161,36 @@ class ReplayRun:
             if leadership is None:
                 return False
             self._leadership = leadership
+            self._connection = OwnConnection(leadership.session)
             try:
                 await self._run()
             finally:
-                self._disconnect()
+                self._connection.close()
         return True
 
     async def _run(self) -> None:
-        if not await self._begin(await self._connected()):
+        if not await self._begin():
             return
         while not self._service.is_finishing:
             self._leadership.require()
             if not await self._try_step():
                 break
-        await store.uncount_start(await self._connected(), self._id)
+        # It stops in good order: its start does not count.
+        await QUERIES["uncount_start"].run(await self._connection.get(), replay_id=self._id)
 
-    async def _begin(self, connection: Connection) -> bool:
-        starts = await store.begin(connection, self._id)
+    async def _begin(self) -> bool:
+        connection = await self._connection.get()
+        starts = await QUERIES["begin"].value(connection, replay_id=self._id)
         if starts is not None and starts > MAX_STARTS:
             await self._fail(f"the process ended {starts - 1} times at the same events")
             return False
-        replay = None if starts is None else await store.find_state(connection, self._id)
+        replay = None if starts is None else await self._state(connection)
         if replay is not None and replay.total is None:
             await self._count(connection, replay)
         return replay is not None
+
+    async def _state(self, connection: Connection) -> ReplayState | None:
+        return await store.find(connection, ReplayState, self._id)
 
     async def _count(self, connection: Connection, replay: ReplayState) -> None:
         """Count the events, unless that takes long."""
@@ -210,7 +199,8 @@ class ReplayRun:
             page = await store.page(connection, replay.events, cursor, store.SCAN)
             total, cursor = total + len(page.ids), page.cursor
             if page.is_last:
-                await store.set_total(connection, self._id, replay.done + total)
+                total += replay.done
+                await QUERIES["set_total"].run(connection, replay_id=self._id, total=total)
                 return
 
     async def _try_step(self) -> bool:
@@ -226,7 +216,7 @@ class ReplayRun:
             elif trouble(error) is not Trouble.RERUN:
                 self._failures += 1
                 log.error("replay_failed", replay=str(self._id), exc_info=error)
-            self._disconnect()
+            self._connection.close()
             if self._failures >= MAX_FAILURES:
                 await self._fail(f"it failed with {type(error).__name__}; the log has the details")
                 return False
@@ -237,21 +227,22 @@ class ReplayRun:
 
     async def _step(self) -> bool:
         """Wait for the rate, and process a chunk of events; False if the replay does not run."""
-        connection = await self._connected()
-        replay = await store.find_state(connection, self._id)
-        if replay is None or replay.status is not ReplayStatus.RUNNING:
+        connection = await self._connection.get()
+        replay = await self._state(connection)
+        if replay is None or replay.status is not model.ReplayStatus.RUNNING:
             return False
         if replay.wait_s > 0:
             await self._service.pause(min(replay.wait_s, PAUSED_POLL_S))
-            return True
-        if replay.skipped:
+        elif replay.skipped:
             await self._service.pause(LOCKED_PAUSE_S)
             assert replay.cursor is not None
-            return await self._process(connection, replay, replay.skipped, replay.cursor)
-        page = await self._next_page(connection, replay)
-        return await self._process(connection, replay, page.ids, page.cursor)
+            await self._process(connection, replay, replay.skipped, replay.cursor)
+        else:
+            page = await self._next_page(connection, replay)
+            await self._process(connection, replay, page.ids, page.cursor)
+        return True
 
-    async def _next_page(self, connection: Connection, replay: ReplayState) -> EventPage:
+    async def _next_page(self, connection: Connection, replay: ReplayState) -> store.EventPage:
         limit = max(min(int(replay.rate * CHUNK_S), self._max_chunk), 1)
         page = await store.page(connection, replay.events, replay.cursor, limit)
         for _ in range(MAX_PAGES):
@@ -262,25 +253,18 @@ class ReplayRun:
 
     async def _process(
         self, connection: Connection, replay: ReplayState, ids: Sequence[EventId], cursor: UUID
-    ) -> bool:
+    ) -> None:
         """Process the events and store the position, in one transaction."""
-        done: list[ReprocessResult] = []
-        is_kept = True
-        transaction = connection.transaction()
-        await transaction.start()
         try:
-            done, locked = await self._chunk(connection, replay, ids)
-            is_kept = await self._advance(connection, replay, done, locked, cursor)
-        except BaseException:
-            if not connection.is_closed():
-                await transaction.rollback()
-            raise
-        maybe_crash(CrashPoint.REPLAYED)
-        await (transaction.commit() if is_kept else transaction.rollback())
-        if is_kept and not replay.dry_run:
-            report_changed(done)
+            async with connection.transaction():
+                done, locked = await self._chunk(connection, replay, ids)
+                await self._advance(connection, replay, done, locked, cursor)
+                maybe_crash(CrashPoint.REPLAYED)
+        except _SupersededError:
+            done = []
+        if not replay.dry_run:
+            reprocess.report_changed(done)
         self._rules_without_hooks = None
-        return True
 
     async def _chunk(
         self, connection: Connection, replay: ReplayState, ids: Sequence[EventId]
@@ -288,18 +272,18 @@ class ReplayRun:
         """The results, and the events that others have locked: these are tried again."""
         if replay.dry_run:
             return await self._dry_run.run(connection, ids), []
-        initiator = Initiator(replay.actor, str(replay.id))
+        initiator = reprocess.Initiator(replay.actor, str(replay.id))
         rules = self._rules_without_hooks or self._rules
         done = [
             one
-            for one in await reprocess(connection, ids, rules, initiator)
-            if one.kind is not ReprocessKind.LOCKED
+            for one in await reprocess.reprocess(connection, ids, rules, initiator)
+            if one.kind is not model.ReprocessKind.LOCKED
         ]
         done_ids = {one.stored.event_id for one in done}
         locked = [event_id for event_id in ids if event_id not in done_ids]
         self._tries = self._tries + 1 if locked and replay.skipped else 0
         if self._tries >= MAX_TRIES:
-            done += await record_skipped(connection, locked, initiator)
+            done += await reprocess.record_skipped(connection, locked, initiator)
             locked = []
         return done, locked
 
@@ -310,38 +294,38 @@ class ReplayRun:
         done: Sequence[ReprocessResult],
         locked: Sequence[EventId],
         cursor: UUID,
-    ) -> bool:
-        progress = add_results(replay, done)
-        is_kept = await store.advance(
+    ) -> None:
+        """Store the position. Raises _SupersededError."""
+        counted = model.add_results(replay, done)
+        is_finished = cursor == LAST_ID and not locked
+        version = await QUERIES["advance"].value(
             connection,
-            replay,
+            replay_id=replay.id,
+            version=replay.version,
             cursor=cursor,
             skipped=locked,
             done=len(done),
-            lookup_s=lookup_time_s(done),
-            progress=progress,
+            lookup_s=reprocess.lookup_time_s(done),
+            is_finished=is_finished,
+            **{name: orjson.dumps(value).decode() for name, value in counted.items()},
         )
-        if is_kept and store.is_finished(cursor, locked):
+        if version is None:
+            raise _SupersededError
+        if is_finished:
             number = replay.done + len(done)
-            await _record_end(connection, replay, True, done=number, counts=progress.counts)
-        return is_kept
+            await _record_end(connection, replay, True, done=number, counts=counted["counts"])
 
     async def _fail(self, error: str) -> None:
-        connection = await self._connected()
+        connection = await self._connection.get()
         async with connection.transaction():
-            replay = await store.find_state(connection, self._id)
-            if replay is not None and await store.change(connection, self._id, "fail", error=error):
+            replay = await self._state(connection)
+            failed = await QUERIES["fail"].value(connection, replay_id=self._id, error=error)
+            if replay is not None and failed is not None:
                 await _record_end(connection, replay, False, done=replay.done, error=error)
 
-    async def _connected(self) -> Connection:
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await self._leadership.session()
-        return self._connection
 
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.terminate()
+class _SupersededError(Exception):
+    """The replay was stopped meanwhile, or another process was first: the chunk is rolled back."""
 
 
 async def _record_end(
