@@ -1533,7 +1533,7 @@ GUARDS: Final = (
         "a reservation created before the lock is detected",
         "WAL-1",
         "wallet/store.py",
-        "    _require_locked(loaded, commands)\n",
+        '    _require_locked(loaded, commands, {row["id"] for row in rows})\n',
         "",
         f"{_WALLET}a_reservation_created_before_the_lock_fails_the_transaction",
     ),

@@ -29,14 +29,14 @@ from paidonce.wallet.reservations import Command, CommandResult, Reservation, Re
 
 log = logger(__name__)
 
-EXPIRY_PAGE: Final = 128
-MAX_EXPIRY_PAGES: Final = 20
 MAX_WAITING: Final = 4096
 MAX_RUNS: Final = 5
 CAREFUL_FOR_S: Final = 0.1
 """For how long wallets are locked first after another session was faster."""
 MAX_REMEMBERED: Final = 10_000
 """For how many payments the service remembers the wallet."""
+EXPIRY_PAGE: Final = 128
+MAX_EXPIRY_PAGES: Final = 20
 
 Load = Callable[[Connection, Sequence[Command]], Awaitable[store.LoadedWallets]]
 
