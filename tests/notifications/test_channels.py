@@ -69,7 +69,7 @@ def test_channel_names_follow_the_rule_of_source_names(tmp_path: Path) -> None:
 def test_a_channel_gets_all_kinds_by_default(tmp_path: Path) -> None:
     """OBS-5"""
     slack = 'kind = "slack"\nurl = "https://a"\n'
-    assert configured(tmp_path, slack)["ops"].kinds == frozenset(NotificationKind)
+    assert configured(tmp_path, slack)["ops"].about == frozenset(NotificationKind)
     some = configured(tmp_path, slack + 'about = ["ban", "conflict"]')
     assert routes(some) == {NotificationKind.CONFLICT: ("ops",), NotificationKind.BAN: ("ops",)}
     assert routes({}) == {}

@@ -287,6 +287,13 @@ def test_a_refund_without_its_transaction_counts_in_full() -> None:
     assert event.refund == Refund("ref_1", Money(605, "EUR"))
 
 
+def test_a_partial_refund_counts_without_the_total_of_its_transaction() -> None:
+    """PRV-5 PAY-2: the event has its own amount."""
+    partly = TRANSACTION | {"status": "partialRefund", "refunded_amount": None}
+    event = payment_event("refund.created", REFUND | {"transaction": partly})
+    assert (event.refund, event.refunded) == (Refund("ref_1", Money(500, "EUR")), None)
+
+
 @pytest.mark.parametrize("status", ["pending", "requiresAction", "failed", "canceled", None])
 def test_a_refund_that_has_not_succeeded_is_ignored(status: str | None) -> None:
     """PAY-2"""
@@ -525,7 +532,8 @@ def test_a_source_is_configured_with_a_key_that_may_be_a_reference(
     monkeypatch.setenv("CREEM_KEY", "from-the-environment")
     assert source(api_key="env:CREEM_KEY").api_key == "from-the-environment"
     assert source().api_url == "https://api.creem.io"
-    for name, wrong in (("api_key", ""), ("api_url", "api.creem.io"), ("public_key", "x")):
+    wrong_options = [("api_key", ""), ("api_key", "ключ"), ("api_key", "a\nb")]
+    for name, wrong in (*wrong_options, ("api_url", "api.creem.io"), ("public_key", "x")):
         with pytest.raises(ConfigurationError, match=rf"sources\.test\.{name}"):
             creem.configure(ProviderConfig(KEY, (SECRET,), {name: wrong}))
 

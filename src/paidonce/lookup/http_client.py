@@ -11,9 +11,12 @@ from yarl import URL
 
 from paidonce.errors import GatewayUnreachableError
 from paidonce.providers.contract import GatewayRequest, GatewayResponse
+from paidonce.telemetry import logger
 
 if TYPE_CHECKING:
     import aiohttp
+
+log = logger(__name__)
 
 MAX_REPLY_BYTES: Final = 1024 * 1024
 SHARE_OF_RATE: Final = 0.5
@@ -100,7 +103,8 @@ async def _read_body(response: "aiohttp.ClientResponse") -> bytes:
 class RateLimitedClient:
     """Sends requests to one source's gateway at a limited rate, and pauses after a failure."""
 
-    def __init__(self, client: HttpClient, rate: float) -> None:
+    def __init__(self, client: HttpClient, source: str | None, rate: float) -> None:
+        self._source = source
         self.pauses_s = client.timeouts.pauses_s
         self._client = client
         self._interval_s = 1 / rate
@@ -117,10 +121,14 @@ class RateLimitedClient:
         self.require()
         try:
             response = await self._client.call(request)
-        except GatewayUnreachableError:
+        except GatewayUnreachableError as error:
+            if not self._has_failed:
+                log.warning("gateway_paused", source=self._source, detail=str(error))
             self._has_failed = True
             self._away_until_s = time.monotonic() + self._away_s
             raise
+        if self._has_failed:
+            log.info("gateway_resumed", source=self._source)
         self._has_failed = False
         self._away_until_s = 0.0
         return response

@@ -47,14 +47,14 @@ class Channel:
     name: str
     kind: str
     sender: Sender
-    kinds: frozenset[NotificationKind]
+    about: frozenset[NotificationKind]
     every_s: float
 
 
 def routes(channels: Mapping[str, Channel]) -> Routes:
     """The names of the channels of each kind."""
     found = {
-        kind: tuple(one.name for one in channels.values() if kind in one.kinds)
+        kind: tuple(one.name for one in channels.values() if kind in one.about)
         for kind in NotificationKind
     }
     return {kind: names for kind, names in found.items() if names}
@@ -139,10 +139,10 @@ async def _post(url: str, body: bytes, headers: Mapping[str, str]) -> str:
 def _channel(name: str, settings: NotificationSettings) -> Channel:
     key = f"notifications.{name}"
     sender = {"webhook": _webhook, "slack": _slack, "email": _mail}[settings.kind](key, settings)
-    return Channel(name, settings.kind, sender, _kinds(key, settings), settings.every_s)
+    return Channel(name, settings.kind, sender, _about(key, settings), settings.every_s)
 
 
-def _kinds(key: str, settings: NotificationSettings) -> frozenset[NotificationKind]:
+def _about(key: str, settings: NotificationSettings) -> frozenset[NotificationKind]:
     if settings.about is None:
         return frozenset(NotificationKind)
     kinds = ", ".join(NotificationKind)

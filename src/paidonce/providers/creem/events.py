@@ -203,6 +203,8 @@ def confirm_payment(event: PaymentEvent, transaction: read.Object) -> PaymentEve
     if event.amount is not None and event.amount.currency != charge.price.currency:
         raise GatewayMismatchError("Creem charged another currency than the product's")
     refunded = _refunded(transaction, charge)
+    if refunded is None and read.text(transaction, "status") == PARTLY_RETURNED:
+        raise GatewayUnreachableError("Creem does not say yet how much was refunded")
     event_type = EventType.PAID if refunded is None else EventType.REFUNDED
     return replace(event, event_type=event_type, amount=charge.price, refunded=refunded)
 
@@ -222,14 +224,11 @@ def _charge(part: read.Object) -> Charge | None:
 
 
 def _refunded(transaction: read.Object, charge: Charge) -> Money | None:
-    """Return the share of the price that was refunded so far, None if nothing was."""
+    """Return the share of the price that was refunded so far, None if nothing or unknown."""
     returned = read.minor_money(transaction, "refunded_amount", charge.price.currency)
     if returned is not None and returned.amount_minor > 0:
         return charge.share(returned.amount_minor)
-    status = read.text(transaction, "status")
-    if status == PARTLY_RETURNED:
-        raise GatewayUnreachableError("Creem does not say yet how much was refunded")
-    return charge.price if status in RETURNED else None
+    return charge.price if read.text(transaction, "status") in RETURNED else None
 
 
 def _minor(part: read.Object, name: str, code: str | None) -> int:

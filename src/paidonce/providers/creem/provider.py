@@ -117,7 +117,9 @@ def configure(config: contract.ProviderConfig) -> Creem:
     """Build the provider of a source. Raises ConfigurationError."""
     config.reject_unknown_options({"api_key", "api_url"})
     secrets = tuple(secret.strip().encode() for secret in config.require_secrets())
-    api_url, api_key = config.url("api_url", API_URL), config.optional_secret("api_key")
+    api_url = config.url("api_url", API_URL)
+    has_key = config.optional_secret("api_key") is not None
+    api_key = config.require_api_key("api_key", "env:CREEM_API_KEY") if has_key else None
     return Creem(secrets, api_key, api_url, config.tolerance_s, config.accepts_test)
 
 
