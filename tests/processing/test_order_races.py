@@ -167,9 +167,9 @@ class HeldUp:
         if self._is_first:
             self._is_first = False
             lock = "pg_advisory_xact_lock_shared(4711)::text IS NOT NULL"
-            begin = "      FROM orders AS o\n     WHERE o.id IN"
+            begin = "    SELECT o.* FROM orders AS o WHERE o.id IN"
             assert sql.count(begin) == 1
-            sql = sql.replace(begin, f"      FROM orders AS o\n     WHERE {lock} AND o.id IN")
+            sql = sql.replace(begin, f"    SELECT o.* FROM orders AS o WHERE {lock} AND o.id IN")
         return await self._connection.fetchrow(sql, *arguments)
 
     def __getattr__(self, name: str) -> Any:

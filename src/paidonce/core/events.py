@@ -86,7 +86,6 @@ Reason = Code | CustomCode
 
 
 def parse_reason(text: str) -> Reason:
-    """Parse a stored code."""
     return Code(text) if text in CODES else CustomCode(text)
 
 
@@ -161,7 +160,6 @@ class EventProblem:
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome of the event."""
         status = EventStatus.FAILED_FINAL if self.is_final else EventStatus.FAILED_RETRYABLE
         return Outcome(status, self.code, self.message)
 

@@ -23,6 +23,11 @@ Reference = Annotated[
 """An identifier that the merchant chose."""
 
 
+def storable(text: str) -> str:
+    """The text as PostgreSQL can store it: without NUL and lone surrogates."""
+    return text.replace("\x00", "�").encode("utf-8", "replace").decode()
+
+
 def _require_text(value: object) -> object:
     if not isinstance(value, str | datetime):
         raise ValueError("write a time as text, such as 2026-11-15T10:00:00Z")

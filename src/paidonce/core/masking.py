@@ -90,7 +90,6 @@ class Masker:
         return _EMAIL.sub(lambda found: mask_email(found[0]), plain) if "@" in plain else plain
 
     def text(self, text: str, depth: int = 0) -> str:
-        """Mask a text."""
         if depth < MAX_DEPTH:
             start = text.lstrip()[:1]
             if start in ("{", "["):

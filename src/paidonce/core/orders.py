@@ -69,7 +69,6 @@ class Order:
 
     @property
     def is_fulfilled(self) -> bool:
-        """Whether it is fulfilled now."""
         return self.fulfilled_at is not None and self.reversed_at is None
 
     def is_payable_by(self, payment: Payment) -> bool:
@@ -83,12 +82,10 @@ class Order:
         return was_accepted or matches(captured, self.amount)
 
     def accepts_source(self, source_id: SourceId) -> bool:
-        """Whether this source may pay it."""
         return self.sources is None or source_id in self.sources
 
 
 def mark_paid(order: Order, payment: Payment, now: datetime) -> Order:
-    """The order, paid by this payment."""
     return replace(
         order,
         status=OrderStatus.PAID,

@@ -45,7 +45,6 @@ class Tally:
         numbers[_DUPLICATES] += 1
 
     def move(self, key: TallyKey, before: EventStatus, after: EventStatus) -> None:
-        """Count a change of status."""
         old, new = _COUNTED_AS[before], _COUNTED_AS[after]
         if old != new:
             numbers = self._of(key)
@@ -53,7 +52,6 @@ class Tally:
             numbers[new] += 1
 
     def add(self, other: "Tally") -> None:
-        """Add the counts of another tally."""
         for key, numbers in other._numbers.items():
             mine = self._of(key)
             for position, number in enumerate(numbers):

@@ -113,7 +113,6 @@ def on(name: str) -> Callable[[Decorated], Decorated]:
 def registered_handlers(
     timeout_s: float = DEFAULT_TIMEOUT_S, concurrency: int = DEFAULT_CONCURRENCY
 ) -> Handlers:
-    """All handlers that were registered so far."""
     by_type = {one: tuple(handlers) for one, handlers in _registered.items()}
     return Handlers(by_type, timeout_s, concurrency=concurrency)
 
@@ -149,21 +148,15 @@ def hook_calls(decision: Decision) -> Iterator[tuple[HookType, Payment, Money | 
         yield hook_type, payment, None
 
 
-_UNPAID: Final = {
-    PaymentStatus.FAILED: HookType.FAILED,
-    PaymentStatus.CANCELED: HookType.CANCELED,
-}
+_UNPAID: Final = {PaymentStatus.FAILED: HookType.FAILED, PaymentStatus.CANCELED: HookType.CANCELED}
 
 
 def _refuse_double_import(name: str, handler: Handler) -> None:
     """A file that is imported under two names would be called twice for each event."""
+    location = _source_location(handler)
     for other in _registered[HookType(name)]:
-        is_same = _source_location(other) == _source_location(handler)
-        if (
-            is_same
-            and _source_location(handler) is not None
-            and other.__module__ != handler.__module__
-        ):
+        is_same = location is not None and _source_location(other) == location
+        if is_same and other.__module__ != handler.__module__:
             raise ConfigurationError(
                 f"on({name!r}): {handler.__module__} is {other.__module__}, imported a second time "
                 "under another name: import it by one name only"

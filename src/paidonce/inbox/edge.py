@@ -160,7 +160,6 @@ class Edge:
         return self._problem_response(call, problem)
 
     def too_large(self, call: WebhookRequest) -> WebhookResponse:
-        """The response to a body that is too large."""
         rejection = _REJECTIONS[self._too_large.code]
         self._guard.failed(call.address, self._source(call), call.id, *rejection)
         return self._problem_response(call, self._too_large)
@@ -261,7 +260,6 @@ class Edge:
     def _rejected(
         self, call: WebhookRequest, source: Source, error: PaidonceError
     ) -> WebhookResponse:
-        """The response to a delivery that was not accepted."""
         problem = problem_of(error)
         suspicion = suspicion_of(error, source)
         if suspicion is not None:

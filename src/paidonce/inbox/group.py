@@ -39,7 +39,6 @@ class Group(GroupCommit[Arrival, Result, Processor]):
         self._wakeup = wakeup or Wakeup()
 
     def open_session(self) -> Processor:
-        """A session that processes batches."""
         return Processor(self._database, self._rules)
 
     def keys(self, item: Arrival) -> frozenset[Hashable]:
@@ -51,7 +50,6 @@ class Group(GroupCommit[Arrival, Result, Processor]):
         return frozenset((item.key, owner, *event.ids)) - {None}
 
     def size(self, item: Arrival) -> int:
-        """The bytes of its body."""
         return len(item.delivery.body)
 
     async def commit(self, session: Processor, batch: list[Entry[Arrival, Result]]) -> None:

@@ -8,16 +8,9 @@ from typing import Final
 
 from uuid_utils.compat import uuid7
 
+from paidonce import errors
 from paidonce.core.events import DEFERRED, EventId, EventType, PaymentEvent
 from paidonce.db.pool import Database
-from paidonce.errors import (
-    DatabaseUnavailableError,
-    InvalidSignatureError,
-    MalformedError,
-    QueueFullError,
-    RejectedError,
-    TimestampExpiredError,
-)
 from paidonce.guard.addresses import sender_unit
 from paidonce.inbox.confirmation import approve
 from paidonce.inbox.evidence import EvidenceLimit, ExpiredLimit
@@ -75,11 +68,11 @@ class Intake:
             event = source.provider.translate(delivery)
             if isinstance(event, ConfirmationRequest):
                 event = await approve(self._database, source, event)
-        except DatabaseUnavailableError:
+        except errors.DatabaseUnavailableError:
             raise
         except Exception as error:
             refusal = _refusal(error, is_authentic, request)
-            is_expired = isinstance(refusal, TimestampExpiredError)
+            is_expired = isinstance(refusal, errors.TimestampExpiredError)
             is_authentic |= is_expired
             refusal.is_authentic |= is_authentic
             refused = Rejected(event_id, source, request, delivery, refusal, is_authentic)
@@ -120,7 +113,7 @@ class Intake:
                 return
         try:
             result = await self._group.submit(refused)
-        except (DatabaseUnavailableError, QueueFullError):
+        except (errors.DatabaseUnavailableError, errors.QueueFullError):
             self._drop(refused)
         else:
             if result.event_id is None:  # it was not stored
@@ -150,14 +143,14 @@ class Intake:
             raise
 
 
-def _refusal(error: Exception, is_authentic: bool, request: Request) -> RejectedError:
+def _refusal(error: Exception, is_authentic: bool, request: Request) -> errors.RejectedError:
     """The reason of the rejection. A fault of a provider must not become a 500."""
-    if isinstance(error, RejectedError):
+    if isinstance(error, errors.RejectedError):
         return error
     log.error("provider_failed", request_id=request.id, exc_info=error)
     if is_authentic:
-        return MalformedError("it cannot be read; the log has the details")
-    return InvalidSignatureError("it cannot be verified; the log has the details")
+        return errors.MalformedError("it cannot be read; the log has the details")
+    return errors.InvalidSignatureError("it cannot be verified; the log has the details")
 
 
 def _items_of_expired(refused: Rejected, digest: bytes) -> list[Incoming | Rejected]:

@@ -1,6 +1,7 @@
 """Test webhooks: made and signed here, and then taken as if the gateway had sent them (OPS-6)."""
 
 import time
+from contextlib import suppress
 from typing import Annotated, Final
 
 from fastapi import FastAPI, Request
@@ -101,19 +102,15 @@ def _is_local(request: Request) -> bool:
 
 
 async def _sample(orders: OrderService, source: items.Source, body: SampleWebhook) -> SampleEvent:
-    currency = body.currency or await _currency(orders, source, body)
+    currency = body.currency
+    if currency is None and body.order is not None:
+        with suppress(NotFoundError):
+            currency = (await orders.get(body.order)).currency
+    currency = currency or source.provider.default_currency()
+    currency = currency or orders.currency_of_plan(body.plan_id)
     if currency is None:
         raise InvalidRequestError("currency: is needed, because nothing else tells it")
     return new_sample(**body.model_dump(exclude={"currency"}), currency=currency)
-
-
-async def _currency(orders: OrderService, source: items.Source, body: SampleWebhook) -> str | None:
-    if body.order is not None:
-        try:
-            return (await orders.get(body.order)).currency
-        except NotFoundError:
-            pass
-    return source.provider.default_currency() or orders.currency_of_plan(body.plan_id)
 
 
 def _composed(source: items.Source, sample: SampleEvent) -> tuple[dict[str, str], bytes]:

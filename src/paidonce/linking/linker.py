@@ -24,12 +24,8 @@ from paidonce.db.pool import Database, Trouble, trouble
 from paidonce.db.queries import Connection
 from paidonce.errors import DatabaseUnavailableError
 from paidonce.linking import store
+from paidonce.processing import hook_calls
 from paidonce.processing import store as processing_store
-from paidonce.processing.hook_calls import (
-    find_broken_transaction,
-    process_with_hooks,
-    without_hooks,
-)
 from paidonce.processing.items import BatchResult, Link, Reapply, ResultKind, Rules
 from paidonce.processing.outcomes import report
 from paidonce.queue import store as queue_store
@@ -123,7 +119,7 @@ class Linker:
         reapply = Reapply(payment_id, link)
 
         async def process_linked(connection: Connection, rules: Rules) -> BatchResult:
-            processed = await process_with_hooks(connection, reapply, rules)
+            processed = await hook_calls.process_with_hooks(connection, reapply, rules)
             if not _has_rest(processed):
                 await record_action(connection, actor, action, payment_id, None, **details)
             return processed
@@ -211,9 +207,9 @@ class Linker:
                 async with self._database.transaction() as connection:
                     return await body(connection, rules)
             except Exception as error:
-                broken = find_broken_transaction(error)
+                broken = hook_calls.find_broken_transaction(error)
                 if broken is not None:
-                    rules = without_hooks(rules, broken.blocked)
+                    rules = hook_calls.without_hooks(rules, broken.blocked)
                 elif trouble(error) is not Trouble.RERUN:
                     raise
                 await asyncio.sleep(RERUN_PAUSE_S * run * random.random())

@@ -10,6 +10,7 @@ import orjson
 
 from paidonce.core.email import mask_email, mask_emails
 from paidonce.core.events import EventId, PaymentId
+from paidonce.core.input import storable
 from paidonce.core.notifications import NotificationKind
 from paidonce.db.queries import WrittenRow
 from paidonce.telemetry import masked
@@ -100,5 +101,4 @@ def clean(details: Mapping[str, object]) -> dict[str, object]:
 
 def clean_text(text: str) -> str:
     """Masked, because an id may contain whatever its sender puts there, such as a card number."""
-    storable = text.replace("\x00", "�").encode("utf-8", "replace").decode()
-    return mask_emails(masked(storable))[:MAX_TEXT]
+    return mask_emails(masked(storable(text)))[:MAX_TEXT]

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 import asyncpg
 
 from paidonce.core.events import Code, EventId, EventProblem, PaymentEvent, parse_reason
+from paidonce.core.input import storable
 from paidonce.core.state import Decision
 from paidonce.db.pool import Trouble, trouble
 from paidonce.db.queries import Connection, load_queries
@@ -215,9 +216,11 @@ def _is_in_transaction(connection: Connection) -> bool:
 def _blocked_by(error: BaseException) -> Blocked:
     match error:
         case Retry():
-            return Blocked(EventProblem(Code.HANDLER_FAILED, _storable(error), False), error.after)
+            message = storable(str(error))[:MAX_MESSAGE]
+            return Blocked(EventProblem(Code.HANDLER_FAILED, message, False), error.after)
         case Reject():
-            return Blocked(EventProblem(parse_reason(error.code), _storable(error)))
+            message = storable(str(error))[:MAX_MESSAGE]
+            return Blocked(EventProblem(parse_reason(error.code), message))
         case TimeoutError():
             return _retry_later("its handler took too long")
         case _:
@@ -231,12 +234,6 @@ def _retry_later(message: str) -> Blocked:
 def _transaction_ended(handler: Handler) -> Blocked:
     log.error("handler_broke_transaction", handler=handler_name(handler))
     return _retry_later("its handler ended the transaction that it was called in")
-
-
-def _storable(error: Exception) -> str:
-    """The message of an error as a text column can hold it."""
-    text = str(error).replace("\x00", "�").encode("utf-8", "replace").decode()
-    return text[:MAX_MESSAGE]
 
 
 def _find_cause(error: BaseException, kind: type[E]) -> E | None:

@@ -6,18 +6,7 @@ from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import Final
 
-from paidonce.core.events import (
-    Code,
-    EventId,
-    EventStatus,
-    Ignored,
-    Outcome,
-    PaymentEvent,
-    PaymentId,
-    Reason,
-    SourceId,
-    UserId,
-)
+from paidonce.core import events
 from paidonce.core.masking import Masker
 from paidonce.core.orders import Kind
 from paidonce.core.payments import Payment
@@ -36,7 +25,7 @@ MAX_MESSAGE: Final = 500
 MAX_ATTEMPTS: Final = 32_767
 """More attempts are not counted. Each redelivery of a queued event is an attempt."""
 
-EventKey = tuple[SourceId, bytes]
+EventKey = tuple[events.SourceId, bytes]
 """A source and the digest of the key of an event."""
 
 
@@ -52,7 +41,7 @@ class QueueName(IntEnum):
 class Source:
     """A configured instance of a provider."""
 
-    id: SourceId
+    id: events.SourceId
     name: str
     provider: Provider
     link_by_email: bool
@@ -71,7 +60,7 @@ class Rules:
     """Everything that processing depends on besides the events and the database."""
 
     plans: PlanBook
-    sources: Mapping[SourceId, Source]
+    sources: Mapping[events.SourceId, Source]
     retry: RetryPolicy
     kept_on_refund: frozenset[Kind] = frozenset()  # what a refund does not reverse
     handlers: Handlers = NO_HANDLERS
@@ -93,14 +82,14 @@ class Request:
 class Incoming:
     """A verified delivery that just arrived."""
 
-    event_id: EventId
+    event_id: events.EventId
     source: Source
     request: Request
     delivery: Delivery
     identity: Identity
     key: EventKey
-    event: PaymentEvent | Ignored | LookupRequired
-    forced_outcome: Outcome | None = None  # the event is stored with it, and has no effect
+    event: events.PaymentEvent | events.Ignored | LookupRequired
+    forced_outcome: events.Outcome | None = None  # the event is stored with it, and has no effect
     is_delivery: bool = True  # False: a further event of a delivery that is counted already
 
     @property
@@ -123,14 +112,14 @@ class Rejected:
     capture is recorded, and not applied.
     """
 
-    event_id: EventId
+    event_id: events.EventId
     source: Source
     request: Request
     delivery: Delivery
     refusal: RejectedError
     signature_valid: bool
     identity: Identity | None = None
-    event: PaymentEvent | None = None
+    event: events.PaymentEvent | None = None
 
     @property
     def received_at(self) -> datetime:
@@ -148,20 +137,20 @@ class Rejected:
 class QueuedEvent:
     """A stored event that was claimed from the queue."""
 
-    event_id: EventId
+    event_id: events.EventId
     source: Source
     request: Request
     received_at: datetime
     identity: Identity
-    event: PaymentEvent | Ignored | LookupRequired
+    event: events.PaymentEvent | events.Ignored | LookupRequired
     attempts: int
     faults: int  # how many of the attempts were failures of ours
     blocked_on: bytes | None
     queue_name: QueueName
-    status: EventStatus  # before this attempt
+    status: events.EventStatus  # before this attempt
     error_code: str | None
     signature_method: str
-    forced_outcome: Outcome | None = None
+    forced_outcome: events.Outcome | None = None
     blocked: Blocked | None = None  # why its handlers prevent its effect now
 
 
@@ -169,7 +158,7 @@ class QueuedEvent:
 class Reapply:
     """A stored payment to apply without an event: what it was blocked on may exist now."""
 
-    payment_id: PaymentId
+    payment_id: events.PaymentId
     link: "Link | None" = None
     blocked: Blocked | None = None
 
@@ -178,7 +167,7 @@ class Reapply:
 class Link:
     """An operator's instruction about a payment."""
 
-    user_id: UserId | None = None
+    user_id: events.UserId | None = None
     order: str | None = None
     is_accepted: bool = False
     is_for_refund: bool = False
@@ -237,23 +226,23 @@ class ResultKind(StrEnum):
     NOT_STORED = "not_stored"  # nothing was written: the sender has to send it again
 
 
-def result_kind(outcome: Outcome) -> ResultKind:
+def result_kind(outcome: events.Outcome) -> ResultKind:
     """The result of an attempt with this outcome."""
-    is_unreachable = outcome.code is Code.PROVIDER_UNREACHABLE
-    is_retryable = outcome.status is EventStatus.FAILED_RETRYABLE
+    is_unreachable = outcome.code is events.Code.PROVIDER_UNREACHABLE
+    is_retryable = outcome.status is events.EventStatus.FAILED_RETRYABLE
     if is_retryable and outcome.code in SLOW_RETRY_CODES and not is_unreachable:
         return ResultKind.UNLINKED
     return _RESULT_KINDS[outcome.status]
 
 
 _RESULT_KINDS: Final = {
-    EventStatus.PROCESSED: ResultKind.PROCESSED,
-    EventStatus.IGNORED: ResultKind.IGNORED,
-    EventStatus.FAILED_FINAL: ResultKind.FAILED_FINAL,
-    EventStatus.FAILED_RETRYABLE: ResultKind.FAILED_RETRYABLE,
-    EventStatus.DEAD_LETTER: ResultKind.DEAD_LETTER,
-    EventStatus.RECEIVED: ResultKind.ACCEPTED,
-    EventStatus.VALIDATED: ResultKind.ACCEPTED,
+    events.EventStatus.PROCESSED: ResultKind.PROCESSED,
+    events.EventStatus.IGNORED: ResultKind.IGNORED,
+    events.EventStatus.FAILED_FINAL: ResultKind.FAILED_FINAL,
+    events.EventStatus.FAILED_RETRYABLE: ResultKind.FAILED_RETRYABLE,
+    events.EventStatus.DEAD_LETTER: ResultKind.DEAD_LETTER,
+    events.EventStatus.RECEIVED: ResultKind.ACCEPTED,
+    events.EventStatus.VALIDATED: ResultKind.ACCEPTED,
 }
 
 
@@ -265,16 +254,16 @@ class AttemptCount:
     attempts: int = 0
     faults: int = 0
 
-    def after(self, outcome: Outcome) -> "AttemptCount":
+    def after(self, outcome: events.Outcome) -> "AttemptCount":
         """The count after an attempt with this outcome. Storing an event for later is none."""
-        if outcome.status is EventStatus.VALIDATED:
+        if outcome.status is events.EventStatus.VALIDATED:
             return self
-        is_retryable = outcome.status is EventStatus.FAILED_RETRYABLE
+        is_retryable = outcome.status is events.EventStatus.FAILED_RETRYABLE
         is_fault = is_retryable and outcome.code not in SLOW_RETRY_CODES
         attempts = min(self.attempts + 1, MAX_ATTEMPTS)
         return AttemptCount(self.received_at, attempts, min(self.faults + is_fault, MAX_ATTEMPTS))
 
-    def failures(self, code: Reason) -> int:
+    def failures(self, code: events.Reason) -> int:
         """How many attempts count for the retry schedule of this code."""
         return self.attempts - self.faults if code in SLOW_RETRY_CODES else self.faults
 
@@ -285,8 +274,8 @@ class Result:
 
     item: Item
     kind: ResultKind
-    event_id: EventId | None  # of a duplicate: the id of the first event
-    outcome: Outcome | None = None
+    event_id: events.EventId | None  # of a duplicate: the id of the first event
+    outcome: events.Outcome | None = None
     decision: Decision | None = None
 
 
@@ -299,6 +288,5 @@ class BatchResult:
     schedules: bool = False  # whether the batch added events to the queue
 
     def and_then(self, later: "BatchResult") -> "BatchResult":
-        """Both results, in this order."""
         schedules = self.schedules or later.schedules
         return BatchResult(later.now, self.results + later.results, schedules)

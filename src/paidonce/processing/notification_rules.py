@@ -17,15 +17,7 @@ from paidonce.core.payments import Payment
 from paidonce.core.state import Decision
 from paidonce.db.queries import WrittenRow
 from paidonce.notifications.model import Notification, clean
-from paidonce.processing.items import (
-    Item,
-    QueuedEvent,
-    Reapply,
-    Rejected,
-    Result,
-    ResultKind,
-    Rules,
-)
+from paidonce.processing import items
 
 PAYMENT_DELAY: Final = timedelta(days=1)
 """How long a refund may be ahead of its payment before a notification is sent."""
@@ -34,20 +26,22 @@ PAYMENT_DELAY: Final = timedelta(days=1)
 class NotificationRules:
     """Builds the notifications of one batch."""
 
-    def __init__(self, rules: Rules, now: datetime, loaded: Mapping[PaymentId, Payment]) -> None:
+    def __init__(
+        self, rules: items.Rules, now: datetime, loaded: Mapping[PaymentId, Payment]
+    ) -> None:
         self._rules = rules
         self._now = now
         self._loaded = loaded
         self._reviews: dict[PaymentId, Reason | None] = {}
 
-    def rows(self, result: Result) -> list[WrittenRow]:
+    def rows(self, result: items.Result) -> list[WrittenRow]:
         """The rows to be written; none for an event that succeeded."""
-        if result.kind is ResultKind.LOCKED or _is_plain_success(result):
+        if result.kind is items.ResultKind.LOCKED or _is_plain_success(result):
             return []
         routes = self._rules.routes
         return [row for one in self._notifications(result) for row in one.rows(routes)]
 
-    def _notifications(self, result: Result) -> Iterator[Notification]:
+    def _notifications(self, result: items.Result) -> Iterator[Notification]:
         decision = result.decision
         if decision is not None and decision.payment is not None:
             yield from self._of_payments(result, decision, decision.payment)
@@ -56,7 +50,7 @@ class NotificationRules:
             yield self._of_event(result, kind)
 
     def _of_payments(
-        self, result: Result, decision: Decision, payment: Payment
+        self, result: items.Result, decision: Decision, payment: Payment
     ) -> Iterator[Notification]:
         for one in (payment, *decision.others):
             review = self._new_review(one)
@@ -77,13 +71,13 @@ class NotificationRules:
         self._reviews[payment.id] = payment.review
         return payment.review if payment.review != before else None
 
-    def _kind_of_event(self, result: Result) -> NotificationKind | None:
+    def _kind_of_event(self, result: items.Result) -> NotificationKind | None:
         item, outcome = result.item, result.outcome
-        if outcome is None or isinstance(item, Reapply):
+        if outcome is None or isinstance(item, items.Reapply):
             return None
-        if isinstance(item, Rejected) and not item.signature_valid:
+        if isinstance(item, items.Rejected) and not item.signature_valid:
             return None
-        if isinstance(item, QueuedEvent) and _is_unchanged(item, outcome):
+        if isinstance(item, items.QueuedEvent) and _is_unchanged(item, outcome):
             return None
         kind = kind_of_outcome(outcome)
         if kind is NotificationKind.PROVIDER_MISMATCH and not item.source.provider.is_signed:
@@ -92,16 +86,16 @@ class NotificationRules:
         is_reviewed = payment is not None and payment.review == outcome.code
         return None if is_reviewed and kind is not NotificationKind.DEAD_LETTER else kind
 
-    def _of_event(self, result: Result, kind: NotificationKind) -> Notification:
+    def _of_event(self, result: items.Result, kind: NotificationKind) -> Notification:
         item, outcome = result.item, result.outcome
-        assert not isinstance(item, Reapply)
+        assert not isinstance(item, items.Reapply)
         assert outcome is not None
         payment = result.decision.payment if result.decision else None
         details = {"code": outcome.code, "message": outcome.message} | _details(item, payment)
         return self._notification(kind, item.source.name, item, payment, details)
 
     def _of_review(
-        self, result: Result, payment: Payment, kind: NotificationKind, review: Reason
+        self, result: items.Result, payment: Payment, kind: NotificationKind, review: Reason
     ) -> Notification:
         item, outcome = result.item, result.outcome
         message = outcome.message if outcome and outcome.code == review else None
@@ -110,7 +104,7 @@ class NotificationRules:
         is_later = kind is NotificationKind.PAYMENT_MISSING
         return replace(found, not_before=self._now + PAYMENT_DELAY) if is_later else found
 
-    def _of_receivable(self, item: Item, payment: Payment, owed_minor: int) -> Notification:
+    def _of_receivable(self, item: items.Item, payment: Payment, owed_minor: int) -> Notification:
         currency = payment.facts.currency
         assert currency is not None
         details = _details(item, payment) | _money(Money(owed_minor, currency))
@@ -121,7 +115,7 @@ class NotificationRules:
         self,
         kind: NotificationKind,
         source: str,
-        item: Item,
+        item: items.Item,
         payment: Payment | None,
         details: Mapping[str, object],
     ) -> Notification:
@@ -129,7 +123,7 @@ class NotificationRules:
             kind=kind,
             at=self._now,
             source=source,
-            event_id=None if isinstance(item, Reapply) else item.event_id,
+            event_id=None if isinstance(item, items.Reapply) else item.event_id,
             payment_id=payment.id if payment else None,
             details=clean(details),
         )
@@ -139,25 +133,25 @@ class NotificationRules:
         return source.name if source else ""
 
 
-def _is_plain_success(result: Result) -> bool:
+def _is_plain_success(result: items.Result) -> bool:
     """Whether nothing can cause a notification, as for nearly every event."""
     decision = result.decision
-    if decision is None or result.kind is not ResultKind.PROCESSED:
+    if decision is None or result.kind is not items.ResultKind.PROCESSED:
         return False
     payment = decision.payment
     has_review = payment is not None and payment.review is not None
     return not (has_review or decision.others or decision.movements)
 
 
-def _is_unchanged(item: QueuedEvent, outcome: Outcome) -> bool:
+def _is_unchanged(item: items.QueuedEvent, outcome: Outcome) -> bool:
     """Whether the event was processed again with the same outcome: it was notified then."""
     return (item.status, item.error_code) == (outcome.status, outcome.code)
 
 
-def _details(item: Item, payment: Payment | None) -> dict[str, object]:
+def _details(item: items.Item, payment: Payment | None) -> dict[str, object]:
     """What an operator needs to find it: the id at the gateway, the order, the amount, the user."""
-    identity = None if isinstance(item, Reapply) else item.identity
-    event = None if isinstance(item, Reapply) else item.event
+    identity = None if isinstance(item, items.Reapply) else item.identity
+    event = None if isinstance(item, items.Reapply) else item.event
     paid = event.amount if isinstance(event, PaymentEvent) else None
     email = event.email if isinstance(event, PaymentEvent) else None
     order = identity.order if identity else None

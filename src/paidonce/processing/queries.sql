@@ -27,14 +27,11 @@ wanted_orders AS (
      WHERE o.reference = ANY (ARRAY(
          SELECT unnest(:reference::text[])
          UNION
-         SELECT p.order_reference
-           FROM payments AS p
-          WHERE p.id IN (SELECT payment_id FROM named_payments)))
+         SELECT order_reference FROM payments
+          WHERE id IN (SELECT payment_id FROM named_payments)))
 ),
 order_rows AS (
-    SELECT o.*
-      FROM orders AS o
-     WHERE o.id IN (SELECT id FROM wanted_orders)
+    SELECT o.* FROM orders AS o WHERE o.id IN (SELECT id FROM wanted_orders)
      ORDER BY o.id
        FOR NO KEY UPDATE SKIP LOCKED  -- locks
 ),
@@ -52,9 +49,7 @@ wanted_payments AS (
                      LIMIT :max_of_order) AS paid
 ),
 payment_rows AS (
-    SELECT p.*
-      FROM payments AS p
-     WHERE p.id IN (SELECT payment_id FROM wanted_payments)
+    SELECT p.* FROM payments AS p WHERE p.id IN (SELECT payment_id FROM wanted_payments)
      ORDER BY p.id
        FOR NO KEY UPDATE SKIP LOCKED  -- locks
 ),

@@ -15,18 +15,9 @@ from uuid import UUID
 import orjson
 from uuid_utils.compat import uuid7
 
+from paidonce.core import events
 from paidonce.core.callbacks import gateway_status_of
 from paidonce.core.email import email_key
-from paidonce.core.events import (
-    EventId,
-    EventStatus,
-    ExternalId,
-    Outcome,
-    PaymentEvent,
-    PaymentId,
-    SourceId,
-    parse_reason,
-)
 from paidonce.core.money import Money, format_minor
 from paidonce.core.orders import Kind, Order, OrderStatus
 from paidonce.core.payments import Facts, Payment
@@ -36,7 +27,7 @@ from paidonce.core.wallets import Wallet
 from paidonce.db.queries import WrittenRow
 from paidonce.processing.items import EventKey, Incoming, QueuedEvent, Rejected
 
-_PENDING = (EventStatus.VALIDATED, EventStatus.FAILED_RETRYABLE)
+_PENDING = (events.EventStatus.VALIDATED, events.EventStatus.FAILED_RETRYABLE)
 
 FACT_COLUMNS: Final = (
     "currency", "captured_minor", "refund_total_minor", "refunded_minor", "paid_at", "failed_at",
@@ -69,7 +60,7 @@ wallet_row: Final[Callable[[Wallet], WrittenRow]] = attrgetter(
 class StoredKey:
     """The event that was stored first under a key."""
 
-    event_id: EventId
+    event_id: events.EventId
     fingerprint: bytes
     fingerprint_version: int
 
@@ -79,7 +70,7 @@ def key_row(event_key: EventKey, key: StoredKey) -> WrittenRow:
 
 
 def payment_id_row(
-    source_id: SourceId, external_id: ExternalId, payment_id: PaymentId
+    source_id: events.SourceId, external_id: events.ExternalId, payment_id: events.PaymentId
 ) -> WrittenRow:
     return (source_id, external_id.kind, external_id.value, payment_id)
 
@@ -118,7 +109,7 @@ def entry_rows(movement_id: UUID, movement: Movement, now: datetime) -> list[Wri
 
 
 def read_payment(
-    cells: Sequence[Any], ids: tuple[ExternalId, ...], refunds: Mapping[str, int]
+    cells: Sequence[Any], ids: tuple[events.ExternalId, ...], refunds: Mapping[str, int]
 ) -> Payment:
     payment_id, source_id, order, email, _, user_id, plan_id, *cells = cells
     currency, captured_minor, total_minor, refunded_minor, *times = cells[:_FACTS]
@@ -136,7 +127,7 @@ def read_payment(
     )
     if applied_minor is None:
         applied_minor = 0 if applied_at is None else captured_minor
-    effect += (parse_reason(review) if review else None, version)
+    effect += (events.parse_reason(review) if review else None, version)
     return Payment(
         payment_id,
         source_id,
@@ -177,10 +168,10 @@ def read_order(cells: Sequence[Any]) -> Order:
 
 def event_row(
     item: Incoming | Rejected,
-    outcome: Outcome,
+    outcome: events.Outcome,
     attempts: int,
     now: datetime,
-    conflicts_with: EventId | None = None,
+    conflicts_with: events.EventId | None = None,
 ) -> WrittenRow:
     identity = item.identity
     provider = item.source.provider
@@ -211,13 +202,13 @@ def event_row(
 
 
 def event_update_row(
-    event_id: EventId, outcome: Outcome, attempts: int, now: datetime
+    event_id: events.EventId, outcome: events.Outcome, attempts: int, now: datetime
 ) -> WrittenRow:
     processed_at = None if outcome.status in _PENDING else now
     return (event_id, outcome.status, outcome.code, outcome.message, attempts, processed_at)
 
 
-def callback_row(item: Incoming | QueuedEvent, event: PaymentEvent) -> WrittenRow | None:
+def callback_row(item: Incoming | QueuedEvent, event: events.PaymentEvent) -> WrittenRow | None:
     """The callback for the payout service, in the order of the query `write_callbacks`.
 
     None for refunds and disputes: the service does not handle them.

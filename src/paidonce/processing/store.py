@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Final
 from uuid import UUID
 
@@ -205,8 +206,8 @@ async def _write_common(connection: Connection, changes: Changes) -> None:
 
     Rows that other transactions may write too are sorted, so that two batches cannot deadlock.
     """
-    payments = sorted(changes.payments, key=lambda one: one.id)
-    subscriptions = sorted(changes.subscriptions, key=lambda one: one.user_id)
+    payments = sorted(changes.payments, key=attrgetter("id"))
+    subscriptions = sorted(changes.subscriptions, key=attrgetter("user_id"))
     counts = changes.message_counts
     written: dict[str, list[WrittenRow]] = {
         "keys": sorted(rows.key_row(*key) for key in changes.keys),
@@ -215,7 +216,7 @@ async def _write_common(connection: Connection, changes: Changes) -> None:
         "payments": [rows.payment_row(one, counts[one.id]) for one in payments if not one.is_new],
         "new_subscriptions": [rows.subscription_row(one) for one in subscriptions if one.is_new],
         "subscriptions": [rows.subscription_row(one) for one in subscriptions if not one.is_new],
-        "orders": [rows.order_row(one) for one in sorted(changes.orders, key=lambda one: one.id)],
+        "orders": [rows.order_row(one) for one in sorted(changes.orders, key=attrgetter("id"))],
         "events": changes.events,
         "messages": changes.messages,
         "queued": changes.queued,
@@ -236,7 +237,7 @@ async def _write_others(connection: Connection, changes: Changes, now: datetime)
     if refunds:
         await QUERIES["write_refunds"].run_with_rows(connection, sorted(refunds))
     if changes.wallets:
-        wallets = [rows.wallet_row(one) for one in sorted(changes.wallets, key=lambda one: one.id)]
+        wallets = [rows.wallet_row(one) for one in sorted(changes.wallets, key=attrgetter("id"))]
         expected = len(wallets) + len(changes.entries)
         await QUERIES["write_wallets"].row(
             connection, wallets=wallets, entries=changes.entries, expected=expected

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from paidonce.core.events import DEFERRED, Code, EventStatus, Outcome
+from paidonce.core.input import storable
 from paidonce.db.pool import Database, OwnConnection, Trouble, away, is_lock_timeout, trouble
 from paidonce.processing.items import (
     BatchResult,
@@ -24,7 +25,6 @@ from paidonce.processing.items import (
     Rules,
 )
 from paidonce.processing.process import process, process_without_locks
-from paidonce.providers.contract import Identity
 from paidonce.runtime.bisect import Bisection
 from paidonce.telemetry import logger
 
@@ -95,7 +95,11 @@ def _poisoned(item: Item, error: Exception) -> Item | None:
     log.error("event_poisoned", webhook_event_id=str(item.event_id), exc_info=error)
     fault = f"the database refused it: {type(error).__name__}"
     outcome = Outcome(EventStatus.FAILED_RETRYABLE, Code.INTERNAL, fault)
-    identity = replace(item.identity, **_storable(item.identity))
+    values = {one.name: getattr(item.identity, one.name) for one in fields(item.identity)}
+    texts: dict[str, Any] = {
+        name: storable(text) for name, text in values.items() if isinstance(text, str)
+    }
+    identity = replace(item.identity, **texts)
     return replace(item, identity=identity, forced_outcome=outcome)
 
 
@@ -155,13 +159,3 @@ class Processor:
         )
         result = ResultKind.FAILED_FINAL if is_evidence else ResultKind.NOT_STORED
         return Result(item, result, None)
-
-
-def _storable(identity: Identity) -> dict[str, Any]:
-    """The texts of an identity without NUL and lone surrogates."""
-    values = {one.name: getattr(identity, one.name) for one in fields(identity)}
-    return {
-        name: text.replace("\x00", "�").encode("utf-8", "replace").decode()
-        for name, text in values.items()
-        if isinstance(text, str)
-    }

@@ -22,11 +22,7 @@ from paidonce.core.events import (
 from paidonce.db.pool import Trouble, trouble
 from paidonce.db.queries import Connection
 from paidonce.errors import DatabaseUnavailableError, RejectedError
-from paidonce.processing.hook_calls import (
-    BrokenTransactionError,
-    process_with_hooks,
-    without_hooks,
-)
+from paidonce.processing import hook_calls
 from paidonce.processing.items import (
     MAX_MESSAGE,
     BatchResult,
@@ -42,12 +38,7 @@ from paidonce.processing.items import (
 )
 from paidonce.processing.process import process
 from paidonce.processing.transactions import process_or_bisect
-from paidonce.providers.contract import (
-    ConfirmationRequest,
-    Identity,
-    LookupRequired,
-    Translation,
-)
+from paidonce.providers.contract import ConfirmationRequest, Identity, LookupRequired, Translation
 from paidonce.queue import store
 from paidonce.queue.store import Claimed
 from paidonce.runtime.wakeup import notify_workers
@@ -104,7 +95,7 @@ async def process_claimed(
     async def attempt(items: Sequence[Item]) -> BatchResult:
         if rules.handlers:
             (item,) = items
-            return await process_with_hooks(connection, item, rules)
+            return await hook_calls.process_with_hooks(connection, item, rules)
         async with connection.transaction():
             return await process(connection, items, rules)
 
@@ -129,7 +120,7 @@ async def process_claimed(
 
 async def process_without_hooks(
     connection: Connection,
-    broken: BrokenTransactionError,
+    broken: hook_calls.BrokenTransactionError,
     rules: Rules,
     answers: LookupAnswers = NO_ANSWERS,
 ) -> BatchResult:
@@ -138,7 +129,7 @@ async def process_without_hooks(
     Raises DatabaseUnavailableError when the event stays locked.
     """
     assert broken.event_id is not None
-    rules = without_hooks(rules, broken.blocked)
+    rules = hook_calls.without_hooks(rules, broken.blocked)
     for _ in range(MAX_RECLAIMS):
         async with connection.transaction():
             claim = await store.claim_events(connection, [broken.event_id])

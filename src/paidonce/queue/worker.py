@@ -51,7 +51,6 @@ class Worker(Service):
         self._guarded_events_left = GUARDED_EVENTS
 
     async def run(self) -> None:
-        """Work until asked to finish."""
         try:
             while not self.is_finishing:
                 await self._work()
