@@ -20,7 +20,7 @@ from paidonce.db.schema import ensure_partitions
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 DIGEST = b"d" * 16
-PENDING = (EventStatus.RECEIVED, EventStatus.VALIDATED, EventStatus.FAILED_RETRYABLE)
+PENDING = (EventStatus.VALIDATED, EventStatus.FAILED_RETRYABLE)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -364,7 +364,6 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("webhook_events", "webhook_events_status", {"status": "DONE", "processed_at": None}),
     ("webhook_events", "webhook_events_final_is_processed", {"processed_at": None}),
     ("webhook_events", "webhook_events_final_is_processed", {"status": "VALIDATED"}),
-    ("webhook_events", "webhook_events_final_is_processed", {"status": "RECEIVED"}),
     ("webhook_events", "webhook_events_failure_has_code", {"status": "FAILED_FINAL"}),
     ("webhook_events", "webhook_events_failure_has_code", {"status": "DEAD_LETTER"}),
     (

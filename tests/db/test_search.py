@@ -33,7 +33,8 @@ VALUES: Final[dict[object, object]] = {
 FILTERS: Final = [
     pytest.param(query, search, name, id=f"{query.__name__}.{name}")
     for query, search in SEARCHES
-    for name in query.model_fields.keys() - ListQuery.model_fields.keys()
+    for name in query.model_fields
+    if name not in ListQuery.model_fields
 ]
 
 

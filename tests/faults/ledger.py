@@ -196,7 +196,7 @@ SELECT external_event_id AS event, status, error_code, attempts,
        EXISTS (SELECT 1 FROM event_queue AS q WHERE q.event_id = e.id) AS is_due
   FROM webhook_events AS e
  WHERE source_id = (SELECT id FROM sources WHERE name = 'payments')
-   AND status IN ('RECEIVED', 'VALIDATED', 'FAILED_RETRYABLE')
+   AND status IN ('VALIDATED', 'FAILED_RETRYABLE')
 """
 
 

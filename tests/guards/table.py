@@ -668,7 +668,7 @@ GUARDS: Final = (
         "leaving final events alone",
         "RET-4",
         _DUE,
-        "   AND e.status IN ('RECEIVED', 'VALIDATED', 'FAILED_RETRYABLE')  -- pending\n",
+        "   AND e.status IN ('VALIDATED', 'FAILED_RETRYABLE')  -- pending\n",
         "",
         f"{_WORKER}a_row_of_the_queue_whose_event_is_final_is_dropped",
         is_kin=True,

@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
+from tests.lookup.test_lookup import replying
 from tests.support.lookup_gateway import SIGNED, Gateway, gateway_running, installed, looks
 from tests.support.servers import StartService
 from tests.support.service import Reply, Service
@@ -189,6 +190,18 @@ async def test_the_rate_of_a_source_is_a_setting(shop: Shop) -> None:
     shop.gateway.api += '"\nlookup_rate = "fast'
     with pytest.raises(AssertionError, match=r"sources\.looking\.lookup_rate"):
         await shop.start()
+
+
+async def test_a_gateway_that_does_not_answer_is_logged_once_until_it_does(shop: Shop) -> None:
+    """RET-1 OBS-1: an operator sees why events wait."""
+    shop.gateway.scripts["p"] = replying(503)
+    service = await shop.start()
+    await create(service, "p")
+    await deliver(service, "p")
+    assert await asyncio.to_thread(until, lambda: shop.gateway.asked["p"] == 3)
+    assert await asyncio.to_thread(until, lambda: service.log_lines(event="gateway_paused"))
+    (paused,) = service.log_lines(event="gateway_paused")
+    assert (paused["source"], paused["detail"]) == ("looking", "the gateway answers 503")
 
 
 def said_of(service: Service, payment: str) -> list[dict[str, Any]]:

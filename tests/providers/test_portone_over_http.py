@@ -92,7 +92,7 @@ class Korea:
         """What becomes of a delivery that was answered so, as soon as it is known."""
         assert (reply.http, reply.json["status"]) == (200, "accepted")
         event_id = reply.json["event_id"]
-        assert until(lambda: self.outcome(event_id)[0] not in ("RECEIVED", "VALIDATED"))
+        assert until(lambda: self.outcome(event_id)[0] != "VALIDATED")
         return self.outcome(event_id)
 
 

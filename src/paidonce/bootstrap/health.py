@@ -26,7 +26,7 @@ from paidonce.telemetry import metrics
 from paidonce.telemetry.metrics import exposition
 
 UNLINKED: Final = frozenset({Code.USER_MISSING, Code.UNLINKED_PAYMENT, Code.ORDER_MISSING})
-WAITING_STATUSES: Final = ("RECEIVED", "VALIDATED", "FAILED_RETRYABLE", "DEAD_LETTER")
+WAITING_STATUSES: Final = ("VALIDATED", "FAILED_RETRYABLE", "DEAD_LETTER")
 
 _ERRORS: Final = {
     "invalid_signature": metrics.INVALID_SIGNATURES,

@@ -40,7 +40,6 @@ class EventType(StrEnum):
 class EventStatus(StrEnum):
     """The status of an event. The schema ties each status to its timestamps."""
 
-    RECEIVED = "RECEIVED"
     VALIDATED = "VALIDATED"
     PROCESSED = "PROCESSED"
     IGNORED = "IGNORED"

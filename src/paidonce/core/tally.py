@@ -15,7 +15,6 @@ TallyRow = tuple[object, ...]
 _RECEIVED, _DUPLICATES, _WAITING, _SUCCEEDED, _FAILED = range(5)
 
 _COUNTED_AS: Final = {
-    EventStatus.RECEIVED: _WAITING,
     EventStatus.VALIDATED: _WAITING,
     EventStatus.FAILED_RETRYABLE: _WAITING,
     EventStatus.PROCESSED: _SUCCEEDED,

@@ -90,7 +90,7 @@ SELECT headers, substring(raw_body FROM 1 FOR :limit) AS body, octet_length(raw_
 -- Of each status, the oldest :max_counted events.
 SELECT pending.status, count(*) AS number,
        extract(epoch FROM now() - min(e.received_at))::float8 AS oldest_s
-  FROM unnest(ARRAY['RECEIVED', 'VALIDATED', 'FAILED_RETRYABLE', 'DEAD_LETTER'])
+  FROM unnest(ARRAY['VALIDATED', 'FAILED_RETRYABLE', 'DEAD_LETTER'])
        AS pending (status)
  CROSS JOIN LATERAL (
      SELECT e.received_at

@@ -43,7 +43,7 @@ STANDBY_S: Final = 0.5
 """How often to look whether this process may lead now."""
 PAUSE_S: Final = 1.0
 """After a failure, and when another process has locked an event."""
-_PENDING: Final = (EventStatus.RECEIVED, EventStatus.VALIDATED, EventStatus.FAILED_RETRYABLE)
+_PENDING: Final = (EventStatus.VALIDATED, EventStatus.FAILED_RETRYABLE)
 
 
 class LookupWorker(Service):

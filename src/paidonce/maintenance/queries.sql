@@ -14,7 +14,7 @@ SELECT child.relname AS name, inhdetachpending AS is_detaching,
 SELECT EXISTS (
     SELECT 1 FROM webhook_events
      WHERE status <> 'PROCESSED'
-       AND status IN ('RECEIVED', 'VALIDATED', 'FAILED_RETRYABLE', 'DEAD_LETTER')
+       AND status IN ('VALIDATED', 'FAILED_RETRYABLE', 'DEAD_LETTER')
        AND id >= :first_id AND id < :end_id)
     OR (SELECT event_id FROM event_queue
          WHERE event_id >= :first_id AND event_id < :end_id

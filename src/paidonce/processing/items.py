@@ -241,7 +241,6 @@ _RESULT_KINDS: Final = {
     events.EventStatus.FAILED_FINAL: ResultKind.FAILED_FINAL,
     events.EventStatus.FAILED_RETRYABLE: ResultKind.FAILED_RETRYABLE,
     events.EventStatus.DEAD_LETTER: ResultKind.DEAD_LETTER,
-    events.EventStatus.RECEIVED: ResultKind.ACCEPTED,
     events.EventStatus.VALIDATED: ResultKind.ACCEPTED,
 }
 

@@ -279,7 +279,7 @@ SELECT :now, e.id, coalesce((SELECT max(d.queue_name) FROM event_queue AS d WHER
   FROM webhook_events AS e
  WHERE e.id = ANY (:event_id::uuid[])
    AND e.id BETWEEN :first_id AND :last_id
-   AND e.status IN ('RECEIVED', 'VALIDATED', 'FAILED_RETRYABLE')
+   AND e.status IN ('VALIDATED', 'FAILED_RETRYABLE')
    AND NOT EXISTS (SELECT 1 FROM event_queue AS d WHERE d.event_id = e.id AND d.run_at <= :now);
 
 -- name: try_lock_names_shared

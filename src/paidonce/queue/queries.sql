@@ -65,7 +65,7 @@ SELECT e.id AS event_id, e.source_id, e.attempts, e.received_at, e.request_id, e
   FROM whole AS w
   JOIN webhook_events AS e ON e.id = w.event_id
  WHERE e.id BETWEEN :first_id AND :last_id
-   AND e.status IN ('RECEIVED', 'VALIDATED', 'FAILED_RETRYABLE')  -- pending
+   AND e.status IN ('VALIDATED', 'FAILED_RETRYABLE')  -- pending
  ORDER BY e.id;
 
 -- name: events

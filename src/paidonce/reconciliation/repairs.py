@@ -35,7 +35,6 @@ POLL_S: Final = 0.1
 MAX_TRIES: Final = 5
 TRY_PAUSE_S: Final = 0.2
 
-_UNFINISHED: Final = (EventStatus.RECEIVED, EventStatus.VALIDATED)
 _FAILED: Final = (EventStatus.FAILED_FINAL, EventStatus.DEAD_LETTER)
 
 
@@ -91,7 +90,7 @@ class Repairs:
         while True:
             async with self.database.connection() as connection:
                 found = await store.events(connection, event_ids)
-            is_finished = all(row["status"] not in _UNFINISHED for row in found.values())
+            is_finished = all(row["status"] != EventStatus.VALIDATED for row in found.values())
             if is_finished or time.monotonic() > deadline_s:
                 return {one: row["error_code"] or row["status"] for one, row in found.items()}
             await asyncio.sleep(POLL_S)

@@ -105,7 +105,7 @@ CREATE TABLE webhook_events (
     -- The transaction that wrote the row last. Event, payment and order of one effect have the same.
     transaction_id      xid8 DEFAULT pg_current_xact_id(),
     CONSTRAINT webhook_events_status CHECK (status IN (
-        'RECEIVED', 'VALIDATED', 'PROCESSED', 'IGNORED',
+        'VALIDATED', 'PROCESSED', 'IGNORED',
         'FAILED_RETRYABLE', 'FAILED_FINAL', 'DEAD_LETTER')),
     CONSTRAINT webhook_events_final_is_processed CHECK (
         (status IN ('PROCESSED', 'IGNORED', 'FAILED_FINAL', 'DEAD_LETTER'))
