@@ -509,7 +509,7 @@ GUARDS: Final = (
         "            source.provider.verify(delivery)\n",
         "            try:\n"
         "                source.provider.verify(delivery)\n"
-        "            except RejectedError as refusal:\n"
+        "            except errors.RejectedError as refusal:\n"
         "                from paidonce.core.events import Code, EventStatus, Outcome\n"
         "                failed = EventStatus.FAILED_FINAL\n"
         "                outcome = Outcome(failed, Code.INVALID_SIGNATURE, str(refusal))\n"

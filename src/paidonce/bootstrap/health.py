@@ -23,7 +23,7 @@ from paidonce.inbox.group import Group
 from paidonce.processing.items import Source
 from paidonce.runtime.service import Supervisor
 from paidonce.telemetry import metrics
-from paidonce.telemetry.metrics import exposition
+from paidonce.telemetry.metrics import exposition, total
 
 UNLINKED: Final = frozenset({Code.USER_MISSING, Code.UNLINKED_PAYMENT, Code.ORDER_MISSING})
 WAITING_STATUSES: Final = ("VALIDATED", "FAILED_RETRYABLE", "DEAD_LETTER")
@@ -122,7 +122,7 @@ def add_health(api: FastAPI, health: HealthSource) -> None:
                 for source in health.sources.values()
             ],
             response_time_ms=round((time.monotonic() - started_s) * 1000, 3),
-            errors={name: metrics.total(counter) for name, counter in _ERRORS.items()},
+            errors={name: total(counter) for name, counter in _ERRORS.items()},
         )
 
     @api.get("/metrics", tags=["health"], response_class=PlainTextResponse)
