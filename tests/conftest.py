@@ -57,8 +57,11 @@ BROKERS: Final = pytest.StashKey[set[str]]()
 """Which brokers the tests of this run had."""
 
 
-LONGEST_FIRST: Final = ("faults", "guards", "flow", "scenarios", "gateways", "services", "bus")
-"""The folders whose tests start real processes. Begun last, they would leave the cores idle."""
+LONGEST_FIRST: Final = (
+    "faults", "guards", "hooks", "bus", "scenarios", "runtime", "cli", "reconciliation", "lookup",
+    "api", "payouts", "payments", "processing",
+)  # fmt: skip
+"""The folders with long tests. Begun last, they would leave the cores idle."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -73,8 +76,10 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the longest first: workers take a file at a time, in this order."""
+    if not config.getoption("--soak"):
+        items[:] = [item for item in items if item.get_closest_marker("soak") is None]
     order = {name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.parent.name, len(order)))
 

@@ -18,7 +18,7 @@ from tests.support.service import KEY, Service, paid
 from tests.support.tools import is_problem
 
 CONFIG: Final = gateways.CONFIG.replace("[limits]", '[limits]\napi_keys = ""')
-EXAMPLES: Final = 12
+EXAMPLES: Final = 6
 SOAK_EXAMPLES: Final = 150
 CHECKED: Final = (
     "not_a_server_error",

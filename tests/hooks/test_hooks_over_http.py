@@ -122,9 +122,9 @@ def test_a_handlers_error_is_shown_to_operators(
     "moment",
     [
         f"{CrashPoint.COMMITTED}:3",
-        f"{CrashPoint.CLAIMED}:20",
-        f"{CrashPoint.WRITTEN}:4",
-        f"{CrashPoint.HOOKS_CALLED}:1",
+        pytest.param(f"{CrashPoint.CLAIMED}:20", marks=pytest.mark.soak),
+        pytest.param(f"{CrashPoint.WRITTEN}:4", marks=pytest.mark.soak),
+        pytest.param(f"{CrashPoint.HOOKS_CALLED}:1", marks=pytest.mark.soak),
         f"{CrashPoint.HOOKS_CALLED}:4",
         f"{CrashPoint.WORKER_COMMITTED}:20",
     ],
@@ -176,8 +176,15 @@ def test_a_stop_does_not_wait_for_a_slow_handler(
     assert rows(database_url, waiting, event_id) == [{"status": "VALIDATED"}]
 
 
-@pytest.mark.parametrize("kind", ["deaf", "thread"])
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize(
+    ("kind", "processes"),
+    [
+        ("deaf", "1"),
+        ("thread", "2"),
+        pytest.param("deaf", "2", marks=pytest.mark.soak),
+        pytest.param("thread", "1", marks=pytest.mark.soak),
+    ],
+)
 def test_a_handler_that_cannot_be_canceled_does_not_keep_the_process_alive(
     start_service: StartService, database_url: str, own: dict[str, str], kind: str, processes: str
 ) -> None:
