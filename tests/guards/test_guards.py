@@ -17,7 +17,7 @@ import pytest
 
 import paidonce
 from tests.guards.table import GUARDS, Guard
-from tests.support.postgres import SERVER_VARIABLE
+from tests.support.postgres import SERVER_VARIABLE, TEMPLATE, TEMPLATE_VARIABLE
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +27,9 @@ AT_ONCE: Final = min(os.cpu_count() or 1, 4)
 TIMEOUT_S: Final = 180.0
 UNUSED_PLUGINS: Final = ("cacheprovider", "hypothesispytest", "schemathesis", "cov", "anyio")
 """They would take half of the time of a run."""
+
+MIGRATIONS: Final = "db/migrations/"
+"""Without a guard of the schema, a copy needs a template of its own."""
 
 UNCHANGED: Final = "unchanged"
 RED: Final = 1
@@ -50,7 +53,7 @@ Runs = dict[str, Future[Run]]
 
 @pytest.fixture(scope="module")
 def runs(
-    server: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    postgres: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runs]:
     """All that this module was asked for, under way: a copy of the package for each guard."""
     chosen = _chosen(request.session.items)
@@ -58,7 +61,7 @@ def runs(
     with ThreadPoolExecutor(AT_ONCE) as pool:
 
         def begin(name: str, guard: Guard | None, tests: Sequence[str]) -> Future[Run]:
-            return pool.submit(_run, tmp_path_factory.mktemp(name), guard, tests, server)
+            return pool.submit(_run, tmp_path_factory.mktemp(name), guard, tests, postgres)
 
         begun = {guard.name: begin("without", guard, [guard.test]) for guard in chosen}
         if is_soak:
@@ -128,11 +131,14 @@ def _run(folder: Path, guard: Guard | None, tests: Sequence[str], server: str) -
     report = folder / "report.xml"
     plugins = [option for name in UNUSED_PLUGINS for option in ("-p", f"no:{name}")]
     options = ["-x", "-q", *plugins, f"--basetemp={folder / 'tmp'}", f"--junitxml={report}"]
+    environment = {**os.environ, "PYTHONPATH": str(folder), SERVER_VARIABLE: server}
+    if guard is None or not guard.file.startswith(MIGRATIONS):
+        environment[TEMPLATE_VARIABLE] = TEMPLATE
     started_s = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *tests],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(folder), SERVER_VARIABLE: server},
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

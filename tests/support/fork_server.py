@@ -4,9 +4,10 @@ A test run starts hundreds of real processes. Most of the CPU time of each start
 is done only once here. Each command is a process of its own, with its own environment, folder and
 output, and ends like any Python program; it can be killed like any process.
 
-The server belongs to one test process. When that ends, also by SIGKILL, the server kills what it
-has started, stops the database servers that were registered and removes their folders, so that an
-interrupted run leaves nothing behind.
+The server belongs to one test process. When that ends, also by SIGKILL, the server kills all
+processes that were started from there, which it knows by a variable of their environment, stops the
+database servers that were registered and removes their folders, so that an interrupted run leaves
+nothing behind.
 """
 
 import atexit
@@ -33,7 +34,9 @@ MAX_REQUEST: Final = 1024 * 1024
 PR_SET_PDEATHSIG: Final = 1
 _EXIT_CODE: Final = struct.Struct("i")
 _INTERPRETER: Final = ("PYTHON", "PROMETHEUS_MULTIPROC_DIR")
-"""Variables that matter while modules are imported."""
+"""Variables that matter while modules are imported; PYTHONPATH only adds modules."""
+_MARK: Final = "TEST_PROCESS"
+"""The variable by which processes that a test process started are found."""
 
 
 class ForkedProcess:
@@ -125,7 +128,11 @@ def remove_at_the_end(folder: Path) -> None:
 
 
 def _interpreter_of(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_INTERPRETER)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_INTERPRETER) and name != "PYTHONPATH"
+    }
 
 
 class _Client:
@@ -133,6 +140,7 @@ class _Client:
 
     def __init__(self) -> None:
         folder = Path(tempfile.mkdtemp(prefix="paidonce-fork-"))
+        os.environ[_MARK] = folder.name
         self.pid = os.getpid()
         self._path = str(folder / "socket")
         listener = socket.socket(socket.AF_UNIX)
@@ -240,9 +248,20 @@ class _Server:
         for pid in self._children:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        _kill_marked(os.environ[_MARK])
         for folder in self._folders:
             _stop_databases(folder)
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _kill_marked(mark: str) -> None:
+    """Kill the processes that have inherited the environment of the test process."""
+    variable = f"{_MARK}={mark}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            is_ours = variable in (process / "environ").read_bytes().split(b"\0")
+            if is_ours and int(process.name) != os.getpid():
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def _stop_databases(folder: Path) -> None:
@@ -270,6 +289,8 @@ def _become(forked: _Forked) -> None:
     os.environ.update(forked.request["env"])
     os.chdir(forked.request["folder"])
     sys.path[0] = forked.request["folder"]
+    added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [folder for folder in added if folder and folder not in sys.path]
     random.seed()
     import paidonce.__main__ as program
 

@@ -20,6 +20,7 @@ from uuid import uuid4
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from tests.support import fork_server
 from tests.support.kafka_artifacts import VERSION, NoArtifactsError, kafka_jars
 from tests.support.tools import free_port
 
@@ -212,6 +213,7 @@ def running_broker() -> Iterator[NamedBroker | OwnBroker | MockBroker]:
 def own_broker(jars: Path) -> Iterator[OwnBroker]:
     """A real broker in a folder of its own."""
     folder = Path(tempfile.mkdtemp(prefix="paidonce-kafka-"))
+    fork_server.remove_at_the_end(folder)
     broker = OwnBroker(jars, folder)
     try:
         broker.start_on_free_ports()
