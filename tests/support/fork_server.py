@@ -210,13 +210,13 @@ class _Server:
                 selector.register(one, selectors.EVENT_READ)
             while True:
                 ready = {key.fileobj for key, _ in selector.select()}
-                if self._life in ready:
-                    return self._clean_up()
                 if wake in ready:
                     wake.recv(4096)
                     self._reap()
-                if self._listener in ready:
+                if self._listener in ready:  # first: it may say what has to be cleaned up
                     self._accept()
+                elif self._life in ready:
+                    return self._clean_up()
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
@@ -248,9 +248,10 @@ class _Server:
         for pid in self._children:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        _kill_marked(os.environ[_MARK])
         for folder in self._folders:
             _stop_databases(folder)
+        _kill_marked(os.environ[_MARK])
+        for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -271,8 +272,15 @@ def _stop_databases(folder: Path) -> None:
             pids.append(int(file.read_text().split()[0]))
             os.kill(pids[-1], signal.SIGQUIT)
     deadline_s = time.monotonic() + 10
-    while time.monotonic() < deadline_s and any(Path(f"/proc/{pid}").exists() for pid in pids):
+    while time.monotonic() < deadline_s and any(map(_is_alive, pids)):
         time.sleep(0.05)
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process runs. One that has ended may stay a zombie where nobody waits for it."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def _become(forked: _Forked) -> None:
