@@ -59,8 +59,8 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Notification:
-    """A webhook about a payment, with the type that V2 uses for it."""
+class PortOneChange:
+    """What a webhook announces, with the type that V2 uses for it."""
 
     type: str  # one of `MIN_STATUS`; a parsed webhook of V1 has its status here
     payment_id: str
@@ -72,7 +72,7 @@ class Notification:
 
 
 @dataclass(frozen=True, slots=True)
-class Payment:
+class PortOnePayment:
     """A payment as the API returns it."""
 
     status: Status
@@ -116,7 +116,7 @@ _RANK: Final = {
 
 
 def translate_payment(
-    payment: Payment, notification: Notification, accepts_test: bool
+    payment: PortOnePayment, change: PortOneChange, accepts_test: bool
 ) -> PaymentEvent | Ignored:
     """Translate a payment that a webhook announced.
 
@@ -125,14 +125,14 @@ def translate_payment(
     """
     if payment.is_test and not accepts_test:
         return Ignored(Code.TEST_PAYMENT, "it was paid through a test channel")
-    if _is_behind(payment, notification):
+    if _is_behind(payment, change):
         raise GatewayUnreachableError("the API has not caught up with its own event")
-    return _build_event(payment, notification)
+    return _build_event(payment, change)
 
 
-def statement_entry(payment: Payment) -> PaymentEvent:
+def statement_entry(payment: PortOnePayment) -> PaymentEvent:
     """Translate a payment of a statement, as its newest webhook would be."""
-    ready = Notification("Transaction.Ready", payment.ids[0].value, payment.order)
+    ready = PortOneChange("Transaction.Ready", payment.ids[0].value, payment.order)
     return _build_event(payment, ready)
 
 
@@ -151,7 +151,9 @@ def read_response(response: GatewayResponse, remedy: str) -> read.Object:
     return response.json
 
 
-def read_payment(parse: Callable[[read.Object], Payment], body: read.Object) -> Payment:
+def read_payment(
+    parse: Callable[[read.Object], PortOnePayment], body: read.Object
+) -> PortOnePayment:
     """Parse a payment in a response. Raises GatewayUnreachableError."""
     try:
         return parse(body)
@@ -170,8 +172,8 @@ _EVENT_TYPES: Final = {
 }
 
 
-def _build_event(payment: Payment, notification: Notification) -> PaymentEvent:
-    event_type = _event_type(payment, notification)
+def _build_event(payment: PortOnePayment, change: PortOneChange) -> PaymentEvent:
+    event_type = _event_type(payment, change)
     had_money = _RANK[payment.status] >= _RANK[Status.PAID] and event_type is not EventType.VOIDED
     is_returned = event_type in (EventType.REFUNDED, EventType.CANCELED)
     return PaymentEvent(
@@ -181,13 +183,13 @@ def _build_event(payment: Payment, notification: Notification) -> PaymentEvent:
         refunded=payment.cancelled if is_returned else None,
         order=payment.order,
         email=payment.email,
-        occurred_at=payment.changed_at or notification.occurred_at,
+        occurred_at=payment.changed_at or change.occurred_at,
         paid_at=payment.paid_at if had_money else None,
     )
 
 
-def _event_type(payment: Payment, notification: Notification) -> EventType:
-    if payment.status is Status.PAID and notification.type.startswith("Transaction.Dispute"):
+def _event_type(payment: PortOnePayment, change: PortOneChange) -> EventType:
+    if payment.status is Status.PAID and change.type.startswith("Transaction.Dispute"):
         # Only its own events report a dispute: others may come late, and bring the money.
         return EventType.DISPUTE_WON if all(payment.disputes) else EventType.DISPUTED
     was_paid = payment.paid_at is not None or payment.cancelled.amount_minor > 0
@@ -196,10 +198,10 @@ def _event_type(payment: Payment, notification: Notification) -> EventType:
     return _EVENT_TYPES[payment.status]
 
 
-def _is_behind(payment: Payment, notification: Notification) -> bool:
+def _is_behind(payment: PortOnePayment, change: PortOneChange) -> bool:
     """Whether the API is behind the webhook. Raises GatewayMismatchError if it contradicts it."""
-    needed, rank = _RANK[MIN_STATUS[notification.type]], _RANK[payment.status]
-    announced, actual = notification.transaction_id, payment.transaction_id
+    needed, rank = _RANK[MIN_STATUS[change.type]], _RANK[payment.status]
+    announced, actual = change.transaction_id, payment.transaction_id
     is_other_attempt = announced is not None and actual is not None and announced != actual
     is_about_money = needed >= _RANK[Status.PAID]
     if is_about_money and payment.status is Status.FAILED and not is_other_attempt:
@@ -209,25 +211,25 @@ def _is_behind(payment: Payment, notification: Notification) -> bool:
         # A new attempt may follow one that failed; none follows one that was paid.
         return is_about_money or not is_other_attempt
     if payment.status is Status.PARTIAL_CANCELLED:
-        return _lacks_cancellation(payment, notification)
-    return payment.status is Status.PAID and _lacks_dispute(payment, notification)
+        return _lacks_cancellation(payment, change)
+    return payment.status is Status.PAID and _lacks_dispute(payment, change)
 
 
-def _lacks_cancellation(payment: Payment, notification: Notification) -> bool:
+def _lacks_cancellation(payment: PortOnePayment, change: PortOneChange) -> bool:
     """Whether the total does not include the announced cancellation yet.
 
     Where the API lists no cancellations, the status decides.
     """
-    announced, listed = notification.cancellation_id, payment.cancellations
-    is_of_one = notification.type == "Transaction.PartialCancelled" and announced is not None
+    announced, listed = change.cancellation_id, payment.cancellations
+    is_of_one = change.type == "Transaction.PartialCancelled" and announced is not None
     return is_of_one and bool(listed) and announced not in listed
 
 
-def _lacks_dispute(payment: Payment, notification: Notification) -> bool:
+def _lacks_dispute(payment: PortOnePayment, change: PortOneChange) -> bool:
     """Whether the API does not list the announced dispute, or its end, yet."""
-    if notification.type == "Transaction.DisputeCreated":
+    if change.type == "Transaction.DisputeCreated":
         return not payment.disputes
-    return notification.type == "Transaction.DisputeResolved" and not any(payment.disputes)
+    return change.type == "Transaction.DisputeResolved" and not any(payment.disputes)
 
 
 class PaymentList(NamedTuple):

@@ -151,16 +151,16 @@ class PortOneV1(contract.Provider):
         status = _WEBHOOK_STATUSES.get(entry.event_type, "ready")
         return _webhook(entry.ids[0].value, entry.order, status)
 
-    def _look_up(self, notification: payments.Notification) -> contract.Lookup:
-        payment = yield from self._find(notification.payment_id)
+    def _look_up(self, change: payments.PortOneChange) -> contract.Lookup:
+        payment = yield from self._find(change.payment_id)
         if payment is None:
             raise errors.GatewayMismatchError("the API does not know the payment", may_pass=True)
-        payments.check_same("merchant_uid", notification.order, payment.order)
+        payments.check_same("merchant_uid", change.order, payment.order)
         # An API that is behind is queried for days: V1 sends most webhooks once, and who names
         # both ids did not guess them.
-        return payments.translate_payment(payment, notification, self.accepts_test)
+        return payments.translate_payment(payment, change, self.accepts_test)
 
-    def _find(self, payment_id: str) -> contract.GatewayQuery[payments.Payment | None]:
+    def _find(self, payment_id: str) -> contract.GatewayQuery[payments.PortOnePayment | None]:
         # Without the parameter, the API does not return payments of test channels.
         response = yield from self._get(f"/payments/{payment_id}?include_sandbox=true")
         if response.status == 404:
@@ -235,7 +235,7 @@ def _webhook(payment_id: str, order: str | None, status: str) -> contract.Webhoo
     return {"content-type": contract.JSON_TYPE}, orjson.dumps(body)
 
 
-def _parse(delivery: contract.Delivery) -> payments.Notification:
+def _parse(delivery: contract.Delivery) -> payments.PortOneChange:
     """Parse a webhook, with the status as its type. Anybody can have sent it."""
     body: read.Object = delivery.form if delivery.is_form else delivery.json
     payment_id = read.text(body, "imp_uid")
@@ -247,7 +247,7 @@ def _parse(delivery: contract.Delivery) -> payments.Notification:
     if status is None:
         raise errors.MalformedError("status is missing")
     order, cancellation_id = read.text(body, "merchant_uid"), read.text(body, "cancellation_id")
-    return payments.Notification(status, payment_id, order, cancellation_id=cancellation_id)
+    return payments.PortOneChange(status, payment_id, order, cancellation_id=cancellation_id)
 
 
 def _read_response(response: contract.GatewayResponse) -> read.Object:
@@ -259,7 +259,7 @@ def _read_response(response: contract.GatewayResponse) -> read.Object:
     return content
 
 
-def _parse_payment(body: read.Object) -> payments.Payment:
+def _parse_payment(body: read.Object) -> payments.PortOnePayment:
     """Raises MalformedError, InvalidMoneyError, GatewayMismatchError."""
     payment_id, order = (
         read.required_text(body, "imp_uid"),
@@ -267,7 +267,7 @@ def _parse_payment(body: read.Object) -> payments.Payment:
     )
     amount, cancelled = _money(body, "amount"), _money(body, "cancel_amount")
     status = _parse_status(read.required_text(body, "status"), amount, cancelled)
-    return payments.Payment(
+    return payments.PortOnePayment(
         status=status,
         ids=(ExternalId("payment", payment_id),),
         order=order,

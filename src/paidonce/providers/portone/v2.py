@@ -68,7 +68,7 @@ class UnrelatedEvent:
     type: str
 
 
-PortOneWebhook = payments.Notification | ConfirmQuestion | UnrelatedEvent
+PortOneWebhook = payments.PortOneChange | ConfirmQuestion | UnrelatedEvent
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,7 +98,7 @@ class PortOne(contract.Provider):
         payment_id = None if isinstance(webhook, UnrelatedEvent) else webhook.payment_id
         parts: tuple[object, ...] = (webhook.type, payment_id)
         occurred_at = None
-        if isinstance(webhook, payments.Notification):
+        if isinstance(webhook, payments.PortOneChange):
             parts += (webhook.transaction_id, webhook.cancellation_id)
             occurred_at = webhook.occurred_at
         return contract.Identity(
@@ -113,7 +113,7 @@ class PortOne(contract.Provider):
 
     def translate(self, delivery: contract.Delivery) -> contract.Translation:
         webhook = delivery.parse_once(_parse)
-        if isinstance(webhook, payments.Notification):
+        if isinstance(webhook, payments.PortOneChange):
             return contract.LookupRequired(partial(self._look_up, webhook))
         if isinstance(webhook, UnrelatedEvent):
             return Ignored(Code.NON_SUCCESS_STATUS, "the event is not about a payment")
@@ -149,17 +149,17 @@ class PortOne(contract.Provider):
             raise errors.MalformedError("the total amount is not a whole number")
         return contract.ConfirmationRequest(question.payment_id, int(question.total), self.currency)
 
-    def _look_up(self, notification: payments.Notification) -> contract.Lookup:
-        if self.api.is_foreign(notification.store_id):
+    def _look_up(self, change: payments.PortOneChange) -> contract.Lookup:
+        if self.api.is_foreign(change.store_id):
             raise errors.GatewayMismatchError("the event is of another store than store_id")
-        payment = yield from self.api.find(notification.payment_id)
+        payment = yield from self.api.find(change.payment_id)
         if payment is None:
             raise errors.GatewayUnreachableError(
                 "the API does not know the payment yet; if it is of another store, set store_id"
             )
-        store_id = notification.store_id or self.api.store_id
+        store_id = change.store_id or self.api.store_id
         payments.check_same("store", store_id, payment.store_id)
-        return payments.translate_payment(payment, notification, self.api.accepts_test)
+        return payments.translate_payment(payment, change, self.api.accepts_test)
 
 
 def configure(config: contract.ProviderConfig) -> contract.Provider:
@@ -213,7 +213,7 @@ def _parse_2024_04(body: read.Object) -> PortOneWebhook:
     if kind not in payments.MIN_STATUS:
         return _parse_other(kind, data, "paymentId", "totalAmount")
     payment_id = require_payment_id(data, "paymentId")
-    return payments.Notification(
+    return payments.PortOneChange(
         type=kind,
         payment_id=payment_id,
         order=payment_id,
@@ -232,7 +232,7 @@ def _parse_2024_01(body: read.Object) -> PortOneWebhook:
     if kind not in payments.MIN_STATUS:
         return _parse_other(kind, body, "payment_id", "total_amount")
     payment_id = require_payment_id(body, "payment_id")
-    return payments.Notification(kind, payment_id, payment_id, read.text(body, "tx_id"))
+    return payments.PortOneChange(kind, payment_id, payment_id, read.text(body, "tx_id"))
 
 
 def _parse_other(kind: str, body: read.Object, name: str, total: str) -> PortOneWebhook:

@@ -44,7 +44,7 @@ class PortOneV2Api(contract.StatementApi):
         """Whether a webhook names another store than the configured one."""
         return self.store_id is not None and store_id not in (None, self.store_id)
 
-    def find(self, payment_id: str) -> contract.GatewayQuery[payments.Payment | None]:
+    def find(self, payment_id: str) -> contract.GatewayQuery[payments.PortOnePayment | None]:
         """Read a payment; None if it is unknown. Raises GatewayError."""
         url = f"{self.url}/payments/{quote(payment_id, safe='')}"
         if self.store_id is not None:
@@ -114,7 +114,7 @@ def require_payment_id(body: read.Object, name: str) -> str:
     return payment_id
 
 
-def _parse_payment(body: read.Object) -> payments.Payment:
+def _parse_payment(body: read.Object) -> payments.PortOnePayment:
     """Raises MalformedError, InvalidMoneyError, GatewayMismatchError."""
     status = _parse_status(read.required_text(body, "status"))
     transaction_id = read.text(body, "transactionId")
@@ -122,7 +122,7 @@ def _parse_payment(body: read.Object) -> payments.Payment:
     time_name = _TIMES.get(status, "statusChangedAt")
     currency = known_currency(read.text(body, "currency") or "")
     amount = read.part(body, "amount")
-    return payments.Payment(
+    return payments.PortOnePayment(
         status=status,
         # PortOne makes the ids of transactions, so that one never belongs to two payments.
         ids=external_ids(payment=payment_id, transaction=transaction_id),
