@@ -134,7 +134,7 @@ def ask(known: Known, call: Call, key: str | None) -> Reply:
 
 
 def everything(shared: Shared) -> dict[str, list[str]]:
-    """All rows of all tables, without when a key was last used.
+    """All rows of all tables, without when a key was last used and a consumer last seen.
 
     Nor what is counted of events: the janitor moves that from one table to another by itself.
     """
@@ -147,8 +147,8 @@ def everything(shared: Shared) -> dict[str, list[str]]:
         table["name"]: [
             row["said"]
             for row in shared.rows(
-                f"SELECT (to_jsonb(t) - 'last_used_at')::text AS said FROM {table['name']} AS t"
-                " ORDER BY 1"
+                "SELECT (to_jsonb(t) - 'last_used_at' - 'seen_at')::text AS said"
+                f" FROM {table['name']} AS t ORDER BY 1"
             )
         ]
         for table in tables
