@@ -106,6 +106,7 @@ async def _forgo_the_disk(url: str) -> None:
     """Tests end processes and never the machine: what the kernel has is safe enough."""
     connection = await asyncpg.connect(url)
     await connection.execute("ALTER SYSTEM SET fsync = off")
+    await connection.execute("ALTER SYSTEM SET full_page_writes = off")
     await connection.execute("ALTER SYSTEM SET max_wal_size = '256MB'")  # it may be in memory
     await connection.execute("SELECT pg_reload_conf()")
     await connection.close()
