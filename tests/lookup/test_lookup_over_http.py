@@ -192,7 +192,7 @@ async def test_the_rate_of_a_source_is_a_setting(shop: Shop) -> None:
         await shop.start()
 
 
-async def test_a_gateway_that_does_not_answer_is_logged_once_until_it_does(shop: Shop) -> None:
+async def test_a_pause_of_a_gateway_is_logged_once(shop: Shop) -> None:
     """RET-1 OBS-1: an operator sees why events wait."""
     shop.gateway.scripts["p"] = replying(503)
     service = await shop.start()
