@@ -101,10 +101,13 @@ async def _read_body(response: "aiohttp.ClientResponse") -> bytes:
 
 
 class RateLimitedClient:
-    """Sends requests to one source's gateway at a limited rate, and pauses after a failure."""
+    """Sends requests to one source's gateway at a limited rate, and knows how long to pause.
 
-    def __init__(self, client: HttpClient, source: str | None, rate: float) -> None:
-        self._source = source
+    `pauses` is the name of a source whose lookups pause after a failure: that is logged.
+    """
+
+    def __init__(self, client: HttpClient, rate: float, pauses: str | None = None) -> None:
+        self._pauses = pauses
         self.pauses_s = client.timeouts.pauses_s
         self._client = client
         self._interval_s = 1 / rate
@@ -122,13 +125,13 @@ class RateLimitedClient:
         try:
             response = await self._client.call(request)
         except GatewayUnreachableError as error:
-            if not self._has_failed:
-                log.warning("gateway_paused", source=self._source, detail=str(error))
+            if self._pauses is not None and not self._has_failed:
+                log.warning("gateway_paused", source=self._pauses, detail=str(error))
             self._has_failed = True
             self._away_until_s = time.monotonic() + self._away_s
             raise
-        if self._has_failed:
-            log.info("gateway_resumed", source=self._source)
+        if self._pauses is not None and self._has_failed:
+            log.info("gateway_resumed", source=self._pauses)
         self._has_failed = False
         self._away_until_s = 0.0
         return response

@@ -65,7 +65,7 @@ class LookupWorker(Service):
         self._leader = leader or Leader(database)
         self._client = HttpClient(timeouts)
         self._clients = {
-            source.id: RateLimitedClient(self._client, source.name, source.lookup_rate)
+            source.id: RateLimitedClient(self._client, source.lookup_rate, pauses=source.name)
             for source in rules.sources.values()
         }
         # A share for each, so that many slow gateways together do not hold up one that answers.

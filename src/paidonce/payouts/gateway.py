@@ -59,7 +59,7 @@ class Gateway:
         self._url = settings.gateway_url.rstrip("/")
         connect_s = min(HttpTimeouts().connect_s, settings.timeout_s)
         self._http = HttpClient(HttpTimeouts(connect_s=connect_s, call_s=settings.timeout_s))
-        self._client = RateLimitedClient(self._http, settings.source, settings.rate)
+        self._client = RateLimitedClient(self._http, settings.rate)
 
     async def send(self, payment: WalletPayment) -> GatewayAnswer | GatewayRefusal:
         """Send a payment. A repeated call pays once.

@@ -134,7 +134,7 @@ class ReconciliationWorker(Service):
             if row is None:
                 return False
             run = Run(**row)
-            client = RateLimitedClient(self._http, source.name, source.lookup_rate * SHARE_OF_RATE)
+            client = RateLimitedClient(self._http, source.lookup_rate * SHARE_OF_RATE)
             client.require = leadership.require
             repairs = Repairs(self._database, self._rules, source, statement_api, self._wakeup, run)
             work = Comparison(
