@@ -97,8 +97,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Half as many again as there are cores: a worker often waits for the processes it started."""
-    return (os.cpu_count() or 1) * 3 // 2
+    """Twice as many as there are cores: a worker often waits for the processes it started."""
+    return (os.cpu_count() or 1) * 2
 
 
 @pytest.hookimpl(optionalhook=True)
