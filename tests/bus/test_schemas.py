@@ -16,7 +16,7 @@ from tests.support.gateways import standard_signed
 from tests.support.servers import StartService
 from tests.support.service import BASIC, paid
 
-OURS: Final = {"payment.applied", "payment.reversed"}
+OURS: Final = {"payment.applied", "payment.reversed", "payment.reinstated"}
 OF_PAYMENTS: Final = {
     "PaymentInitiated",
     "PaymentProcessing",
@@ -89,14 +89,19 @@ async def test_published_messages_match_their_schemas(
         said = {"reference": reference, "amount": "20.00", "currency": "RUB", "kind": kind}
         known = {"wallet_id": wallet["id"]} if kind == "wallet" else {}
         assert service.api("POST", "/orders", said | known).http == 201
-        for type_, amount in (("succeeded", "20.00"), ("refunded", "5.00"), ("refunded", "20.00")):
+        for type_, amount in (
+            ("succeeded", "20.00"),
+            ("refunded", "5.00"),
+            ("refunded", "20.00"),
+            ("succeeded", "30.00"),
+        ):
             data = {"payment_id": reference, "order": reference, "amount": amount}
             body = {
                 "type": f"payment.{type_}",
                 "timestamp": datetime.now(UTC).isoformat(),
                 "data": data | {"currency": "RUB"},
             }
-            name = f"{reference}-{type_}-{amount[0]}"
+            name = f"{reference}-{type_}-{amount}"
             sent = standard_signed(orjson.dumps(body), name, SECRET, datetime.now(UTC))
             reply = service.request("POST", "/webhooks/shop", sent.body, sent.headers)
             assert reply.http == 200, reply
@@ -111,7 +116,8 @@ async def test_published_messages_match_their_schemas(
         await database.close()
     assert [one.id for one in published] == [one.id for one in written]
     assert {one.type for one in published} == OURS
-    assert len(published) == 4 + 4  # a wallet is debited each increase, the others once
+    # A wallet is debited each increase, the others once; the larger sum reinstates all three.
+    assert len(published) == 4 + 4 + 3
     for one in published:
         body = orjson.loads(one.body)
         assert errors(one.type, body) == [], one

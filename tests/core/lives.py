@@ -12,6 +12,7 @@ from itertools import combinations_with_replacement
 from typing import Final
 from uuid import UUID
 
+from paidonce.core.accept import AcceptRequest, accept
 from paidonce.core.apply import ApplyContext, apply
 from paidonce.core.decide import decide
 from paidonce.core.email import email_key
@@ -123,9 +124,15 @@ def heard_and_decided(
 def revisited(world: World, payment: Payment, *, link_by_email: bool = True) -> World:
     """The world after a payment was looked at again, as when what it waited for was created."""
     state = world.state()
-    terms = ApplyContext(payment.facts.captured, link_by_email)
+    terms = ApplyContext(None, link_by_email)
     decision = apply(state, world.payments[payment.id], payment, terms, world.now)
     return _after(world, state, decision)
+
+
+def accepted(world: World, payment: Payment, *, by: str = "ann", reason: str = "agreed") -> World:
+    """The world after an operator accepted the payment. Raises ConflictError."""
+    request = AcceptRequest(by, reason)
+    return revisited(world, accept(world.state(), payment, request, world.now))
 
 
 def with_order(world: World, order: Order) -> World:

@@ -20,6 +20,7 @@ from tests.core.lives import (
     REFERENCE,
     USER,
     World,
+    accepted,
     event_type,
     given_by,
     heard,
@@ -102,7 +103,7 @@ def test_an_expired_capture_is_not_applied_by_a_user_an_order_or_a_merge() -> No
     assert money(world).review is Code.TIMESTAMP_EXPIRED
     world = with_order(world, order_of(Kind.ORDER))
     assert money(world).review is Code.TIMESTAMP_EXPIRED
-    linked = apply_link(money(world), Link(order=REFERENCE))
+    linked = apply_link(world.state(), money(world), Link(order=REFERENCE), world.now)
     assert money(revisited(world, linked)).review is Code.TIMESTAMP_EXPIRED
     assert world.orders[REFERENCE].status is OrderStatus.PENDING
     world = after(World(), [Told(PAID, True)])
@@ -114,11 +115,11 @@ def test_an_expired_capture_is_not_applied_by_a_user_an_order_or_a_merge() -> No
 def test_an_accepted_expired_capture_is_applied() -> None:
     """PRV-8 PAY-7: he answers for it. Without its user it waits for one as any other."""
     world = after(world_with(), [Told(PAID, True)])
-    done = revisited(world, apply_link(money(world), Link(is_accepted=True)))
+    done = accepted(world, money(world))
     assert money(done).applied_at is not None
     assert given_by(after(done, [Told(PAID, True)])) == given_by(done) != given_by(world)
     world = after(World(), [Told(PAID, True)])
-    world = revisited(world, apply_link(money(world), Link(is_accepted=True)))
+    world = accepted(world, money(world))
     assert money(world).review is Code.USER_MISSING
     assert money(with_user(world, EMAIL, USER)).applied_at is not None
 

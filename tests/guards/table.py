@@ -19,7 +19,7 @@ _LEADER: Final = "runtime/leader.py"
 _HANDLING: Final = "processing/hook_calls.py"
 _INTAKE: Final = "inbox/intake.py"
 _REPLAYS_SQL: Final = "replay/queries.sql"
-_REVERSING: Final = "core/reverse.py"
+_STANDING: Final = "core/standing.py"
 _SCHEMA: Final = "db/migrations/versions/0001_initial.sql"
 _SETTLEMENT: Final = "processing/queries.sql"
 _WRITING: Final = "processing/store.py"
@@ -29,6 +29,7 @@ _HANDLERS: Final = "tests/processing/test_hook_calls.py::test_"
 _RACES: Final = "tests/processing/test_races.py::test_"
 _ORDER_RACES: Final = "tests/processing/test_order_races.py::test_"
 _LIVES: Final = "tests/core/test_lives.py::test_"
+_STANDS: Final = "tests/core/test_standing.py::test_"
 _REPLAYS: Final = "tests/replay/test_replays.py::test_"
 _THIN_REPLAYS: Final = "tests/replay/test_replays_with_lookup.py::test_"
 _RIVALS: Final = "tests/core/test_rival_payments.py::test_"
@@ -181,8 +182,8 @@ GUARDS: Final = (
         "money that is still there",
         "PAY-3",
         _APPLYING,
-        "return context.paid is not None and not payment.facts.is_returned",
-        "return context.paid is not None",
+        "return payment.facts.captured is not None and not payment.facts.is_returned",
+        "return payment.facts.captured is not None",
         f"{_SETTLE}a_refund_before_its_payment_is_kept_and_takes_part",
         is_kin=True,
     ),
@@ -311,8 +312,8 @@ GUARDS: Final = (
         "applied_at in the decision on an order",
         "PAY-3",
         _APPLYING,
-        "    if payment.applied_at is not None:\n        after = reverse_refunded(",
-        "    if False:\n        after = reverse_refunded(",
+        "    if payment.applied_at is not None:\n        after = update_standing(",
+        "    if False:\n        after = update_standing(",
         f"{_ORDER_RACES}siblings_of_one_payment_in_one_batch_pay_an_order_once",
         is_kin=True,
     ),
@@ -346,19 +347,71 @@ GUARDS: Final = (
     Guard(
         "the payment that takes another's place",
         "PAY-7",
-        _REVERSING,
+        _STANDING,
         "    if successors:\n",
         "    if False:\n",
         f"{_RIVALS}when_the_paying_payment_is_refunded_another_takes_its_place",
         is_kin=True,
     ),
     Guard(
-        "the watermark of what was taken back",
+        "what stood before is not taken back or given again",
         "FUL-4",
-        _REVERSING,
-        "_reversible_minor(payment, kind) - payment.reversed_minor",
-        "_reversible_minor(payment, kind)",
+        _STANDING,
+        "more_minor = after.standing_minor - before.standing_minor",
+        "more_minor = after.standing_minor",
         f"{_LIVES}every_order_of_up_to_six_events_ends_alike[wallet]",
+        is_kin=True,
+    ),
+    Guard(
+        "what comes back does not pay an order that another payment pays",
+        "PAY-10",
+        _STANDING,
+        "    if order is not None and not before.is_in_effect and _is_taken(order, before):\n",
+        "    if False:\n",
+        f"{_STANDS}a_payment_does_not_come_back_to_an_order_that_another_one_pays",
+    ),
+    Guard(
+        "all captured sums are remembered",
+        "PAY-10",
+        "core/payments.py",
+        "        other_captures=_merge_captures(one, other, captured),\n",
+        "",
+        f"{_STANDS}an_order_that_comes_last_finds_the_sum_that_pays_it",
+        is_kin=True,
+    ),
+    Guard(
+        "an acceptance is for one sum and one order",
+        "PAY-11",
+        "core/payments.py",
+        "(self.amount, self.target) == (amount, target)",
+        "True",
+        f"{_STANDS}an_acceptance_is_for_one_sum_only",
+    ),
+    Guard(
+        "the expiry is lifted, not the price",
+        "PAY-11",
+        "core/payments.py",
+        "return not self.only_expiry and ",
+        "return ",
+        f"{_STANDS}accepting_what_expired_does_not_accept_its_amount",
+        is_kin=True,
+    ),
+    Guard(
+        "an acceptance lapses with the link",
+        "PAY-11",
+        "processing/items.py",
+        "kept = None if names_another else payment.acceptance",
+        "kept = payment.acceptance",
+        f"{_STANDS}an_acceptance_is_for_one_user_of_a_plan",
+        is_kin=True,
+    ),
+    Guard(
+        "what can be accepted",
+        "PAY-11",
+        "core/accept.py",
+        "payment.review not in (Code.AMOUNT_MISMATCH, Code.EXCESS)",
+        "False",
+        f"{_STANDS}nothing_else_can_be_accepted",
         is_kin=True,
     ),
     Guard(
@@ -1014,8 +1067,8 @@ GUARDS: Final = (
         "a handler's failure holds the payment",
         "FUL-5",
         _APPLYING,
-        "        or unlinked\n        or context.blocked_by\n",
-        "        or unlinked\n",
+        " or unlinked or context.blocked_by\n",
+        " or unlinked\n",
         f"{_HANDLERS}a_retry_leaves_the_payment_unapplied_and_calls_again_later",
         is_kin=True,
     ),
@@ -1398,7 +1451,7 @@ GUARDS: Final = (
     Guard(
         "late money takes no other's place",
         "PRV-8",
-        _REVERSING,
+        _STANDING,
         " or payment.facts.is_expired",
         "",
         f"{_LATE}an_expired_capture_does_not_replace_a_returned_payment",

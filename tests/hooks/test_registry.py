@@ -28,7 +28,7 @@ from paidonce.core.events import (
 from paidonce.core.money import Money
 from paidonce.core.payments import Facts, Payment
 from paidonce.core.plans import Plan, plan_book
-from paidonce.core.state import Applied, Decision, Reversed, State
+from paidonce.core.state import Applied, Decision, Reinstated, Reversed, State
 from paidonce.errors import ConfigurationError
 from paidonce.hooks import registry
 from paidonce.hooks.registry import (
@@ -204,12 +204,13 @@ def test_our_codes_and_custom_codes_are_distinguished() -> None:
 
 def test_hooks_follow_effects_and_unpaid_statuses() -> None:
     """FUL-5"""
-    paid = payment(captured=PAID, failed_at=NOW)
-    done = (Applied(paid), Reversed(paid, 10, effect_kept=False))
+    paid = replace(payment(captured=PAID, failed_at=NOW), applied_minor=77)
+    done = (Applied(paid), Reversed(paid, 10, effect_kept=False), Reinstated(paid, 5))
     decision = Decision(PROCESSED, None, paid, effects=done)
     assert list(hook_calls(decision)) == [
-        (HookType.SUCCEEDED, paid, PAID),
+        (HookType.SUCCEEDED, paid, Money(77, "RUB")),
         (HookType.REFUNDED, paid, Money(10, "RUB")),
+        (HookType.REINSTATED, paid, Money(5, "RUB")),
     ]
     failed, voided = payment(failed_at=NOW), payment(failed_at=NOW, voided_at=NOW)
     assert list(hook_calls(Decision(PROCESSED, payment(), failed))) == [

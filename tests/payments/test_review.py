@@ -155,3 +155,70 @@ def test_a_refund_whose_payment_does_not_come_is_listed_after_a_day(
     shop.paid(payment)
     assert shop.payment(payment)["review"] is None
     assert shop.service.metric("payments_review", reason="PAYMENT_MISSING") == missing
+
+
+def test_an_acceptance_shows_who_accepted_what_for_which_order(shop: Shop) -> None:
+    """PAY-11: a repeat is 200; it is of no use for another order."""
+    reference, payment = shop.order(), shop.name("p")
+    shop.paid(payment, reference, amount="1.00")
+    accepted = shop.act(payment, "accept", {"reason": "a coupon"}).json["accepted"]
+    assert accepted.pop("by")
+    assert datetime.fromisoformat(accepted.pop("at")) <= datetime.now(UTC) + timedelta(minutes=1)
+    assert accepted == {"reason": "a coupon", "amount": "1.00", "for": f"order:{reference}"}
+    repeated = shop.act(payment, "accept", {"reason": "another reason"})
+    assert (repeated.http, repeated.json["accepted"]["reason"]) == (200, "a coupon")
+
+
+def test_what_cannot_be_accepted_is_refused_with_what_fits(shop: Shop) -> None:
+    """PAY-11"""
+    payment = shop.name("p")
+    shop.paid(payment, shop.name("never-created"), amount="1.00")
+    refused = shop.act(payment, "accept", {"reason": "why not"})
+    assert is_problem(refused, 409)
+    assert refused.json["code"] == "NOT_ACCEPTABLE"
+    assert "create the order" in refused.json["detail"]
+    assert shop.payment(payment)["accepted"] is None
+    dear = shop.order(amount="1000.00")
+    shop.act(payment, "link", {"order": dear})
+    assert (shop.status(dear), shop.payment(payment)["review"]) == ("PENDING", "AMOUNT_MISMATCH")
+
+
+def test_a_mark_for_refund_is_removed(shop: Shop) -> None:
+    """PAY-8 PAY-11"""
+    reference, payment = shop.name("order"), shop.name("p")
+    shop.paid(payment, reference)
+    shop.act(payment, "mark-for-refund", {"reason": "sold out"})
+    shop.order(reference)
+    assert is_problem(shop.act(payment, "unmark-for-refund", {}), 400)
+    unmarked = shop.act(payment, "unmark-for-refund", {"reason": "found one"})
+    assert (unmarked.http, unmarked.json["review"], shop.status(reference)) == (200, None, "PAID")
+    assert shop.act(payment, "unmark-for-refund", {"reason": "found one"}).http == 200
+
+
+def test_an_excess_is_listed_until_it_is_accepted_or_refunded(shop: Shop) -> None:
+    """PAY-7 PAY-10 PAY-11: on a wallet, which gets it."""
+    wallet = shop.service.api(
+        "POST", "/wallets", {"owner": shop.name("owner"), "currency": "RUB"}
+    ).json
+    for step, balance in (("accept", "1500.00"), ("refund", "990.00")):
+        reference = shop.order(kind="wallet", wallet_id=wallet["id"])
+        payment = shop.name("p")
+        before = shop.service.api("GET", f"/wallets/{wallet['id']}").json["balance"]
+        shop.paid(payment, reference)
+        shop.paid(payment, reference, amount="1500.00")
+        found = shop.payment(payment)
+        assert (found["review"], found["excess"], found["captured"]) == (
+            "EXCESS",
+            "510.00",
+            "1500.00",
+        )
+        listed = items(shop.service, "/payments", review="EXCESS")
+        assert payment in {one["external_payment_id"] for one in listed}
+        if step == "accept":
+            assert shop.act(payment, "accept", {"reason": "a tip"}).http == 200
+        else:
+            shop.refunded(payment, "510.00")
+        found = shop.payment(payment)
+        assert (found["review"], found["excess"]) == (None, "0.00")
+        after = shop.service.api("GET", f"/wallets/{wallet['id']}").json["balance"]
+        assert float(after) - float(before) == float(balance)

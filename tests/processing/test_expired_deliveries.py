@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 import pytest
 import pytest_asyncio
 
+from paidonce.core.accept import AcceptRequest
 from paidonce.core.events import DEFERRED, EventType, OrderId, PaymentEvent, PaymentId
 from paidonce.core.money import Money
 from paidonce.core.notifications import NotificationKind
@@ -27,6 +28,7 @@ from paidonce.replay.reprocess import Reprocessor
 from tests.processing.test_process import held
 from tests.support.batches import Plain, Stage
 
+ACCEPT: Final = Link(accept=AcceptRequest("ann", "agreed"))
 EXPIRED: Final = "TIMESTAMP_EXPIRED"
 EVERYTHING: Final = dict.fromkeys(NotificationKind, ("ops",))
 
@@ -170,7 +172,7 @@ async def test_accepting_an_expired_capture_applies_it(shop: Stage, processor: P
     await processor.process([late(shop.paid("p"))])
     payment_id = PaymentId((await shop.payment("p"))["id"])
     linker = Linker(shop.database, shop.rules)
-    await linker.link(payment_id, Link(is_accepted=True), "somebody", "payment_accepted")
+    await linker.link(payment_id, ACCEPT, "somebody", "payment_accepted")
     await assert_applied(shop, "p")
 
 

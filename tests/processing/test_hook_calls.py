@@ -207,9 +207,11 @@ async def test_a_rejected_payment_fails_with_the_handlers_code(shop: Shop) -> No
     assert (payment["applied_at"], payment["review"]) == (None, "SOLD_OUT")
     assert await shop.stage.number("event_queue") == 0
     assert await shop.parcels() == []
-    # An operator may think better of it: then the handler is asked again.
+    # An operator links it to the same user: then the handler is called again.
     linker = Linker(shop.stage.database, shop.rules)
-    await linker.link(PaymentId(payment["id"]), Link(is_accepted=True), "ann", "payment_accepted")
+    await linker.link(
+        PaymentId(payment["id"]), Link(user_id=payment["user_id"]), "ann", "payment_linked"
+    )
     assert await shop.parcels() == [("payment.succeeded", 99_000)]
     assert shop.calls[-1].event is None
     assert (await shop.stage.payment("p"))["review"] is None

@@ -2,6 +2,7 @@
 
 import pytest
 
+from paidonce.core.accept import AcceptRequest
 from paidonce.core.events import EventType, PaymentId
 from paidonce.core.orders import Kind
 from paidonce.errors import ConflictError
@@ -11,6 +12,8 @@ from paidonce.processing.transactions import Processor
 from paidonce.queue.worker import Worker
 from tests.support.batches import Stage
 from tests.support.till import PRICE, Till
+
+ACCEPT = Link(accept=AcceptRequest("ann", "agreed"))
 
 LOST_IDS = (
     "SELECT 1 FROM payment_ids AS i"
@@ -112,7 +115,8 @@ async def test_accepted_money_of_another_currency_never_gets_into_a_wallet(till:
     await till.order("o")
     await till.processed(till.paid("rubles", "o"))
     await till.processed(till.paid("dollars", "o", currency="USD"))
-    await linked(till, "dollars", Link(is_accepted=True))
+    with pytest.raises(ConflictError, match="another currency"):
+        await linked(till, "dollars", ACCEPT)
     await till.processed(till.refunded("rubles"))
     assert (await till.stage.one("SELECT * FROM orders"))["status"] == "REFUNDED"
     assert (await till.stage.one("SELECT * FROM wallets"))["balance_minor"] == 0
@@ -123,7 +127,7 @@ async def test_an_accepted_sum_is_applied_as_it_is(till: Till) -> None:
     """PAY-8: and what is left to look at is settled with it."""
     await till.order("o")
     await till.processed(till.paid("p", "o", amount_minor=PRICE - 5_000))
-    await linked(till, "p", Link(is_accepted=True))
+    await linked(till, "p", ACCEPT)
     payment = await till.stage.payment("p")
     assert (payment["applied_minor"], payment["review"]) == (PRICE - 5_000, None)
     assert (await till.check("o"))["status"] == "PAID"
@@ -133,7 +137,8 @@ async def test_a_payment_of_nothing_cannot_be_accepted(till: Till) -> None:
     """PAY-4"""
     await till.order("o")
     await till.processed(till.paid("p", "o", amount_minor=0))
-    await linked(till, "p", Link(is_accepted=True))
+    with pytest.raises(ConflictError, match="holds no money"):
+        await linked(till, "p", ACCEPT)
     assert (await till.stage.payment("p"))["applied_at"] is None
 
 
@@ -153,7 +158,9 @@ async def test_a_payment_marked_for_refund_is_never_applied(till: Till) -> None:
     await till.order("o")
     payment = await till.stage.payment("p")
     assert (payment["applied_at"], payment["review"]) == (None, "REFUND_WANTED")
-    await linked(till, "p", Link(is_accepted=True))
+    with pytest.raises(ConflictError, match="unmark-for-refund"):
+        await linked(till, "p", ACCEPT)
+    await linked(till, "p", Link(is_for_refund=False))
     assert (await till.check("o"))["status"] == "PAID"
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import orjson
 import pytest
 from uuid_utils.compat import uuid7
 
@@ -18,7 +19,7 @@ from paidonce.core.events import (
 )
 from paidonce.core.money import Money
 from paidonce.core.orders import Kind, Order, OrderStatus
-from paidonce.core.payments import Facts, Payment
+from paidonce.core.payments import Acceptance, Facts, Payment
 from paidonce.core.subscriptions import Subscription, SubscriptionStatus
 from paidonce.db.queries import WrittenRow
 from paidonce.linking import store as linking_store
@@ -29,7 +30,7 @@ from tests.support.batches import Stage
 
 NOW: Final = datetime(2026, 11, 15, 12, tzinfo=UTC)
 EXTERNAL_ID: Final = ExternalId("payment", "p")
-FLAGS: Final = ("is_linked", "is_contested", "is_accepted", "is_for_refund", "is_test")
+FLAGS: Final = ("is_linked", "is_contested", "is_for_refund", "is_test")
 
 
 def hours(number: int) -> datetime:
@@ -53,12 +54,14 @@ def unapplied(shop: Stage) -> Payment:
             processing_at=hours(6),
             disputed_at=hours(7),
             dispute_won_at=hours(8),
+            other_captures=frozenset({Money(700, "RUB"), Money(800, "EUR")}),
         ),
         order="reference",
         email="P@example.com",
         user_id=UserId(uuid7()),
         plan_id="plan",
         review=Code.LINK_CONFLICT,
+        acceptance=Acceptance("ann", hours(12), "agreed", Money(1000, "RUB"), "order:o", True),
     )
 
 
@@ -91,13 +94,15 @@ async def write_and_load(shop: Stage, payment: Payment) -> Payment:
     expected = await by_attribute(shop, "written_payment", payment_row(payment, 0))
     expected["version"] = expected.pop("next_version")
     stored = await shop.one("SELECT * FROM payments WHERE id = $1", payment.id)
+    written, found = orjson.loads(expected.pop("acceptance")), orjson.loads(stored["acceptance"])
+    assert written == found
     assert {name: stored[name] for name in expected} == expected
     keys = LoadKeys(ids={(payment.source_id, EXTERNAL_ID)})
     async with shop.database.connection() as connection:
         loaded = await store.load_without_locks(connection, keys, shop.rules)
-    found = loaded.state.payments[payment.id]
-    assert found == replace(payment, version=payment.version + 1)
-    return found
+    payment_found = loaded.state.payments[payment.id]
+    assert payment_found == replace(payment, version=payment.version + 1)
+    return payment_found
 
 
 @pytest.mark.parametrize("make", [unapplied, applied])

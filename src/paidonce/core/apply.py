@@ -2,40 +2,49 @@
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
 from paidonce.core.email import email_key
 from paidonce.core.events import (
     PROCESSED,
     Code,
     EventProblem,
-    EventStatus,
-    Outcome,
     Reason,
     SubscriptionId,
     UserId,
 )
 from paidonce.core.money import Money, matches
 from paidonce.core.orders import Kind, Order, mark_paid, mark_unpaid
-from paidonce.core.payments import Payment
+from paidonce.core.payments import Payment, order_target, payable_sum, plan_target
 from paidonce.core.plans import Plan
-from paidonce.core.reverse import move_money, reverse_refunded
+from paidonce.core.standing import move_money, update_standing
 from paidonce.core.state import Applied, Decision, State
 from paidonce.core.subscriptions import Subscription, SubscriptionStatus, extend_subscription
-from paidonce.core.wallets import credit
+
+_OUTRANKING: Final = (Code.LINK_CONFLICT, Code.REFUND_WANTED, Code.TIMESTAMP_EXPIRED)
+"""An event that fails for one of these does not fail for its amount."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyContext:
     """What `apply` needs besides the payment.
 
-    `paid` is the amount that is compared with the price: the amount of the event, so that a right
-    amount is applied whatever wrong amount came before it; otherwise all that was captured. With
-    `blocked_by` the payment is neither applied nor reversed.
+    `reported` is the captured amount that the event reports, if any: an event whose own amount does
+    not fit fails, although its payment may be applied. With `blocked_by` the payment is neither
+    applied nor reversed.
     """
 
-    paid: Money | None
+    reported: Money | None
     link_by_email: bool
     blocked_by: EventProblem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What the payment has to match, and the captured sum that does."""
+
+    amount: Money
+    payable: Money | None
 
 
 def apply(
@@ -43,38 +52,37 @@ def apply(
 ) -> Decision:
     """Apply the payment if it has money, was not applied yet, and matches a plan or an order.
 
-    If it was applied already, reverse what was refunded. `before` is the payment as it was loaded.
+    If it was applied already, update what stands. `before` is the payment as it was loaded.
     """
     if payment.order is not None:
         return _apply_to_order(state, before, payment, context, now)
     plan = _find_plan(state, payment.plan_id, payment)
-    price = plan.price if plan else None
+    price = _price_of_plan(plan, payment)
     if payment.applied_at is not None:
-        decision = reverse_refunded(state, Decision(PROCESSED, before, payment), now)
+        payable = price.payable if price else None
+        decision = update_standing(state, Decision(PROCESSED, before, payment), payable, now)
         if decision.effects and context.blocked_by is not None:
-            return _leave_unapplied(Decision(PROCESSED, before, payment), price, context.blocked_by)
-        return _with_review(decision, price, _price_mismatch(payment, context.paid, price))
-    if not _has_money(payment, context):
+            return _leave_unapplied(Decision(PROCESSED, before, payment), context.blocked_by)
+        return _with_reported(_with_review(decision, price), payment, context, price)
+    if not _has_money(payment):
         return Decision(PROCESSED, before, replace(payment, review=_unpaid_review(payment)))
     user_id = _find_user(state, payment, context.link_by_email)
     unlinked = _unlinked_problem(payment, context.link_by_email) if user_id is None else None
     if unlinked is not None and unlinked.code is Code.UNLINKED_PAYMENT and payment.plan_id is None:
         # Nothing says what it is for: a later event, or an operator, may still name it.
         unknown = Decision(PROCESSED, before, payment)
-        return _leave_unapplied(unknown, None, _find_blocker(payment) or unlinked)
+        return _leave_unapplied(unknown, _find_blocker(payment) or unlinked)
     problem = (
-        _find_blocker(payment)
-        or _price_mismatch(payment, context.paid, price)
-        or unlinked
-        or context.blocked_by
+        _find_blocker(payment) or _price_mismatch(payment, price) or unlinked or context.blocked_by
     )
     if problem is not None:
         owned = Decision(PROCESSED, before, replace(payment, user_id=user_id))
-        return _leave_unapplied(owned, price, problem, unlinked if price else None)
+        return _with_reported(_leave_unapplied(owned, problem), payment, context, price)
     assert plan is not None
     assert user_id is not None
-    assert context.paid is not None
-    return _apply_plan(state, before, payment, context.paid.amount_minor, plan, user_id, now)
+    assert price is not None
+    assert price.payable is not None
+    return _apply_plan(state, before, payment, price, plan, user_id, now)
 
 
 def blocked_on_email(key: str) -> str:
@@ -99,34 +107,33 @@ def _apply_to_order(
     order = state.orders.get(payment.order)
     decision = Decision(PROCESSED, before, payment, order=order)
     if order is None:
-        if not _has_money(payment, context):
+        if not _has_money(payment):
             return replace(decision, payment=replace(payment, review=_unpaid_review(payment)))
         name = blocked_on_order(payment.order)
         missing = EventProblem(Code.ORDER_MISSING, "there is no such order yet", False, name)
-        return _leave_unapplied(decision, None, _find_blocker(payment) or missing)
+        return _leave_unapplied(decision, _find_blocker(payment) or missing)
+    price = Price(order.amount, order.payable_sum(payment))
     if payment.applied_at is not None:
-        after = reverse_refunded(state, decision, now)
+        after = update_standing(state, decision, price.payable, now)
         if after.effects and context.blocked_by is not None:
-            return _leave_unapplied(decision, order.amount, context.blocked_by)
+            return _leave_unapplied(decision, context.blocked_by)
         after = _with_order_status(state, after)
-        return _with_review(after, order.amount, _order_mismatch(order, payment, context.paid))
-    if not _has_money(payment, context):
+        return _with_reported(_with_review(after, price), payment, context, price)
+    if not _has_money(payment):
         reviewed = replace(payment, review=_unpaid_review(payment))
         return _with_order_status(state, replace(decision, payment=reviewed))
     problem = (
         _find_blocker(payment)
-        or _order_mismatch(order, payment, context.paid)
+        or _order_mismatch(order, payment, price)
         or _order_not_payable(order)
     )
-    return (
-        _fulfill(state, decision, context, now)
-        if problem is None
-        else _leave_unapplied(decision, order.amount, problem)
-    )
+    if problem is not None:
+        return _with_reported(_leave_unapplied(decision, problem), payment, context, price)
+    return _fulfill(state, decision, price, context, now)
 
 
-def _has_money(payment: Payment, context: ApplyContext) -> bool:
-    return context.paid is not None and not payment.facts.is_returned
+def _has_money(payment: Payment) -> bool:
+    return payment.facts.captured is not None and not payment.facts.is_returned
 
 
 def _with_order_status(state: State, decision: Decision) -> Decision:
@@ -142,7 +149,9 @@ def _with_order_status(state: State, decision: Decision) -> Decision:
     return decision
 
 
-def _fulfill(state: State, decision: Decision, context: ApplyContext, now: datetime) -> Decision:
+def _fulfill(
+    state: State, decision: Decision, price: Price, context: ApplyContext, now: datetime
+) -> Decision:
     """Pay the order and fulfill it, unless it is still fulfilled by an earlier payment."""
     payment, order = decision.payment, decision.order
     assert payment is not None
@@ -151,26 +160,21 @@ def _fulfill(state: State, decision: Decision, context: ApplyContext, now: datet
         case Kind.SUBSCRIPTION:
             granted = _fulfill_subscription(state, decision, payment, order, now)
         case Kind.WALLET:
-            granted = _fulfill_wallet(state, decision, payment, order, context)
+            granted = _fulfill_wallet(state, decision, payment, order, price)
         case Kind.ORDER | Kind.BOOKING:
             granted = replace(decision, payment=replace(payment, user_id=order.user_id))
     if isinstance(granted, EventProblem) or context.blocked_by is not None:
         problem = granted if isinstance(granted, EventProblem) else context.blocked_by
         assert problem is not None
-        return _leave_unapplied(decision, order.amount, problem)
+        return _with_reported(_leave_unapplied(decision, problem), payment, context, price)
     paid = granted.payment
     assert paid is not None
-    assert context.paid is not None
-    applied = replace(
-        paid,
-        applied_at=now,
-        applied_minor=context.paid.amount_minor,
-        review=_price_review(paid, order.amount),
-    )
+    assert price.payable is not None
+    applied = replace(paid, applied_at=now, applied_minor=price.payable.amount_minor)
     decision = replace(
         granted, payment=applied, order=mark_paid(order, applied, now), effects=(Applied(applied),)
     )
-    return reverse_refunded(state, decision, now)
+    return _with_review(update_standing(state, decision, price.payable, now), price)
 
 
 def _fulfill_subscription(
@@ -207,25 +211,26 @@ def _fulfill_subscription(
 
 
 def _fulfill_wallet(
-    state: State, decision: Decision, payment: Payment, order: Order, context: ApplyContext
+    state: State, decision: Decision, payment: Payment, order: Order, price: Price
 ) -> Decision:
     """Credit the wallet. An order has the currency of its wallet."""
-    assert context.paid is not None
+    assert price.payable is not None
     decision = replace(decision, payment=replace(payment, user_id=order.user_id))
     if order.is_fulfilled:
         return decision
-    return move_money(state, decision, order, payment, credit, context.paid.amount_minor)
+    return move_money(state, decision, order, payment, price.payable.amount_minor)
 
 
 def _apply_plan(
     state: State,
     before: Payment | None,
     payment: Payment,
-    paid_minor: int,
+    price: Price,
     plan: Plan,
     user_id: UserId,
     now: datetime,
 ) -> Decision:
+    assert price.payable is not None
     subscription_before, longer, start = _extend_subscription(state, user_id, plan, now)
     applied = Payment(  # not `replace`: it is slower, and every payment comes here
         id=payment.id,
@@ -237,21 +242,22 @@ def _apply_plan(
         user_id=user_id,
         plan_id=plan.id,
         applied_at=now,
-        applied_minor=paid_minor,
+        applied_minor=price.payable.amount_minor,
         reversed_minor=0,
         subscription_id=longer.id,
         period_start=start,
         period_end=longer.current_period_end,
         is_linked=payment.is_linked,
         is_contested=False,
-        is_accepted=payment.is_accepted,
         is_for_refund=False,
         is_test=payment.is_test,
-        review=_price_review(payment, plan.price),
+        review=None,
+        acceptance=payment.acceptance,
         version=payment.version,
     )
     effects = (Applied(applied),)
-    return Decision(PROCESSED, before, applied, subscription_before, longer, effects=effects)
+    decision = Decision(PROCESSED, before, applied, subscription_before, longer, effects=effects)
+    return decision if payment.facts.captured == price.amount else _with_review(decision, price)
 
 
 def _extend_subscription(
@@ -266,35 +272,57 @@ def _extend_subscription(
     return before, longer, start
 
 
-def _leave_unapplied(
-    decision: Decision,
-    price: Money | None,
-    problem: EventProblem,
-    unlinked: EventProblem | None = None,
-) -> Decision:
+def _leave_unapplied(decision: Decision, problem: EventProblem) -> Decision:
     """Store the payment unapplied, with the reason for review."""
     payment = decision.payment
     assert payment is not None
-    wrong = _price_review(payment, price) if price else None
-    review = _blocker_code(payment) or wrong or (unlinked or problem).code
     return replace(
         decision,
         outcome=problem.outcome,
-        payment=replace(payment, review=review),
+        payment=replace(payment, review=problem.code),
         blocked_on=problem.blocked_on,
     )
 
 
-def _with_review(decision: Decision, price: Money | None, wrong: EventProblem | None) -> Decision:
-    """The payment stays applied. An event with another amount fails; the payment needs review."""
+def _with_review(decision: Decision, price: Price | None) -> Decision:
+    """The applied payment, with the reason why a person should look at it, if any."""
     payment = decision.payment
     assert payment is not None
-    review = _blocker_code(payment) or (_price_review(payment, price) if price else None)
-    payment = replace(payment, review=review)
-    if wrong is None or price is None:
-        return replace(decision, payment=payment)
-    outcome = Outcome(EventStatus.FAILED_FINAL, wrong.code, wrong.message)
-    return replace(decision, payment=payment, outcome=outcome)
+    return replace(decision, payment=replace(payment, review=_applied_review(decision, price)))
+
+
+def _applied_review(decision: Decision, price: Price | None) -> Reason | None:
+    payment = decision.payment
+    assert payment is not None
+    problem = _find_blocker(payment)
+    if problem is None and not payment.is_in_effect and payment.has_funds and decision.order:
+        problem = _order_not_payable(decision.order)
+    if problem is not None:
+        return problem.code
+    captured = payment.facts.captured
+    if price is not None and captured is not None and captured.currency != price.amount.currency:
+        return Code.CURRENCY_MISMATCH
+    return Code.EXCESS if payment.excess_minor > 0 else None
+
+
+def _with_reported(
+    decision: Decision, payment: Payment, context: ApplyContext, price: Price | None
+) -> Decision:
+    """Let the event fail if the amount that it reports does not fit, and it had no effect."""
+    reported = context.reported
+    if price is None or reported is None or decision.effects:
+        return decision
+    if decision.outcome.code in _OUTRANKING or _fits(reported, payment, price):
+        return decision
+    wrong = _wrong_amount(reported, price.amount)
+    return replace(decision, outcome=wrong.outcome, blocked_on=None)
+
+
+def _fits(reported: Money, payment: Payment, price: Price) -> bool:
+    """Whether this amount pays the price, or was applied or accepted."""
+    if reported in (price.payable, Money(payment.applied_minor, price.amount.currency)):
+        return True
+    return reported.amount_minor > 0 and matches(reported, price.amount)
 
 
 def _unpaid_review(payment: Payment) -> Code | None:
@@ -304,21 +332,6 @@ def _unpaid_review(payment: Payment) -> Code | None:
     facts = payment.facts
     is_back = facts.refunded_minor > 0 or facts.canceled_at is not None
     return Code.PAYMENT_MISSING if facts.captured_minor == 0 and is_back else None
-
-
-def _blocker_code(payment: Payment) -> Reason | None:
-    """The reason for review that outranks all others."""
-    barred = _find_blocker(payment)
-    return barred.code if barred else None
-
-
-def _price_review(payment: Payment, price: Money) -> Reason | None:
-    """Why the captured amount needs review, whatever the order of arrival."""
-    captured = payment.facts.captured
-    if captured is None or captured == price:
-        return None
-    wrong = _price_mismatch(payment, captured, price)
-    return wrong.code if wrong else None
 
 
 def _find_blocker(payment: Payment) -> EventProblem | None:
@@ -334,11 +347,11 @@ def _find_blocker(payment: Payment) -> EventProblem | None:
     return None
 
 
-def _order_mismatch(order: Order, payment: Payment, paid: Money | None) -> EventProblem | None:
+def _order_mismatch(order: Order, payment: Payment, price: Price) -> EventProblem | None:
     """Why this payment does not fit this order."""
     if not order.accepts_source(payment.source_id):
         return EventProblem(Code.LINK_CONFLICT, "payments of this source do not pay that order")
-    return _price_mismatch(payment, paid, order.amount)
+    return _price_mismatch(payment, price)
 
 
 def _order_not_payable(order: Order) -> EventProblem | None:
@@ -350,17 +363,31 @@ def _order_not_payable(order: Order) -> EventProblem | None:
     return None
 
 
-def _price_mismatch(
-    payment: Payment, paid: Money | None, price: Money | None
-) -> EventProblem | None:
+def find_target(state: State, payment: Payment) -> str | None:
+    """What the payment is for, if it is known: the order that it names, or its plan."""
+    if payment.order is not None:
+        return order_target(payment.order) if payment.order in state.orders else None
+    plan = _find_plan(state, payment.plan_id, payment)
+    return plan_target(plan.id) if plan else None
+
+
+def _price_of_plan(plan: Plan | None, payment: Payment) -> Price | None:
+    if plan is None:
+        return None
+    return Price(plan.price, payable_sum(payment, plan.price, plan_target(plan.id)))
+
+
+def _price_mismatch(payment: Payment, price: Price | None) -> EventProblem | None:
+    """Why no captured sum of the payment fits."""
     if price is None:
         return _plan_unknown(payment.plan_id)
-    if paid is None or paid == price:
+    captured = payment.facts.captured
+    if price.payable is not None or captured is None:
         return None
-    if paid.amount_minor > 0 and matches(paid, price):
-        return None
-    if payment.is_accepted and paid.amount_minor > 0 and paid.currency == price.currency:
-        return None
+    return _wrong_amount(captured, price.amount)
+
+
+def _wrong_amount(paid: Money, price: Money) -> EventProblem:
     if paid.currency != price.currency:
         message = f"paid {paid}, but the price is in {price.currency}"
         return EventProblem(Code.CURRENCY_MISMATCH, message)

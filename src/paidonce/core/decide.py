@@ -1,8 +1,8 @@
 """`decide(state, received, now)`: what an event does. All business rules, no I/O.
 
 The facts of an event are always merged into its payment. Then the payment is applied if it holds
-money that was not applied yet, and reversed if money of an applied payment went back: each once
-(`apply.py`, `reverse.py`).
+money that was not applied yet, once (`apply.py`). What stands of an applied payment follows its
+facts (`standing.py`).
 """
 
 from dataclasses import replace
@@ -88,8 +88,7 @@ def _apply(
     event: PaymentEvent,
     now: datetime,
 ) -> Decision:
-    paid = event.amount or payment.facts.captured
-    context = ApplyContext(paid, received.link_by_email, received.blocked_by)
+    context = ApplyContext(event.amount, received.link_by_email, received.blocked_by)
     return apply(state, before, payment, context, now)
 
 

@@ -32,6 +32,7 @@ class NotificationKind(StrEnum):
 _KINDS: Final[Mapping[Reason, NotificationKind]] = {
     Code.AMOUNT_MISMATCH: NotificationKind.MISMATCH,
     Code.CURRENCY_MISMATCH: NotificationKind.MISMATCH,
+    Code.EXCESS: NotificationKind.MISMATCH,
     Code.DUPLICATE_PAYMENT: NotificationKind.DUPLICATE_PAYMENT,
     Code.LINK_CONFLICT: NotificationKind.LINK_CONFLICT,
     Code.ORDER_CLOSED: NotificationKind.ORDER_CLOSED,

@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Final
 
 from paidonce.core.events import OrderId, PaymentId, SourceId, UserId, WalletId
-from paidonce.core.money import Money, matches
-from paidonce.core.payments import Facts, Payment, PaymentStatus
+from paidonce.core.money import Money
+from paidonce.core.payments import Facts, Payment, PaymentStatus, order_target, payable_sum
 
 MAX_REFERENCE: Final = 255
 """The longest accepted reference: an event cannot carry a longer one."""
@@ -72,14 +72,14 @@ class Order:
         return self.fulfilled_at is not None and self.reversed_at is None
 
     def is_payable_by(self, payment: Payment) -> bool:
-        """Whether source and amount of the payment fit the order."""
-        captured = payment.facts.captured
-        if captured is None or captured.currency != self.amount.currency:
+        """Whether source and amount of the payment fit the order, or did when it was applied."""
+        if payment.facts.captured is None or not self.accepts_source(payment.source_id):
             return False
-        if not self.accepts_source(payment.source_id):
-            return False
-        was_accepted = payment.applied_at is not None or payment.is_accepted
-        return was_accepted or matches(captured, self.amount)
+        return payment.applied_at is not None or self.payable_sum(payment) is not None
+
+    def payable_sum(self, payment: Payment) -> Money | None:
+        """The captured sum of the payment that pays the order, if any does."""
+        return payable_sum(payment, self.amount, order_target(self.reference))
 
     def accepts_source(self, source_id: SourceId) -> bool:
         return self.sources is None or source_id in self.sources

@@ -23,9 +23,12 @@ from paidonce.core.events import (
     SubscriptionId,
     UserId,
 )
-from paidonce.core.money import Money
+from paidonce.core.money import Money, matches
 
 T = TypeVar("T", Money, str, datetime)
+
+MAX_CAPTURES: Final = 16
+"""How many different captured sums of a payment are remembered: the largest ones."""
 
 
 class PaymentStatus(StrEnum):
@@ -57,6 +60,7 @@ class Facts:
     disputed_at: datetime | None = None  # of disputes: the latest seen
     dispute_won_at: datetime | None = None
     is_expired: bool = False  # the capture is known only from expired deliveries
+    other_captures: frozenset[Money] = frozenset()  # smaller sums that were reported as captured
 
     @property
     def has_timely_capture(self) -> bool:
@@ -81,10 +85,16 @@ class Facts:
         return self.captured.currency if self.captured else self.refund_currency
 
     @property
+    def held_minor(self) -> int:
+        """What was captured and did not go back."""
+        if self.canceled_at is not None:
+            return 0
+        return max(self.captured_minor - self.refunded_minor, 0)
+
+    @property
     def is_returned(self) -> bool:
         """Whether money was captured and all of it went back."""
-        is_back = self.refunded_minor >= self.captured_minor or self.canceled_at is not None
-        return self.captured_minor > 0 and is_back
+        return self.captured_minor > 0 and self.held_minor == 0
 
     @property
     def status(self) -> PaymentStatus:
@@ -110,6 +120,35 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
+class Acceptance:
+    """An operator's decision about one captured sum of one payment, for one order or plan.
+
+    It waives the comparison with the price for this sum and this target only. With `only_expiry`
+    it waives nothing but the expiry of the deliveries that reported the sum.
+    """
+
+    by: str
+    at: datetime
+    reason: str
+    amount: Money
+    target: str | None  # see `order_target` and `plan_target`; None: nothing is known yet
+    only_expiry: bool = False
+
+    def waives_price(self, amount: Money, target: str) -> bool:
+        return not self.only_expiry and (self.amount, self.target) == (amount, target)
+
+
+def order_target(reference: str) -> str:
+    """The name of an order that a payment is accepted for."""
+    return f"order:{reference}"
+
+
+def plan_target(plan_id: str) -> str:
+    """The name of a plan that a payment is accepted for."""
+    return f"plan:{plan_id}"
+
+
+@dataclass(frozen=True, slots=True)
 class Payment:
     """A payment at a gateway: its facts, what it is for, and whether it was applied."""
 
@@ -129,10 +168,10 @@ class Payment:
     period_end: datetime | None = None
     is_linked: bool = False  # an operator linked it, whatever its events say
     is_contested: bool = False  # its events disagree on what it is for
-    is_accepted: bool = False  # an operator accepted it in spite of its amount
     is_for_refund: bool = False  # an operator marked it for refund: it is never applied
     is_test: bool = False  # all of its events are test data
     review: Reason | None = None
+    acceptance: Acceptance | None = None  # by an operator, in spite of its amount or its age
     version: int = 0  # 0: not in the database yet
 
     @property
@@ -142,12 +181,38 @@ class Payment:
     @property
     def has_funds(self) -> bool:
         """Whether money was captured and not all of it went back."""
-        return self.facts.captured_minor > 0 and not self.facts.is_returned
+        return self.facts.held_minor > 0
 
     @property
     def is_in_effect(self) -> bool:
         """Whether it was applied and not completely reversed since."""
         return self.applied_at is not None and self.reversed_minor < self.applied_minor
+
+    @property
+    def standing_minor(self) -> int:
+        """The part of the applied amount that was not reversed."""
+        return self.applied_minor - self.reversed_minor
+
+    @property
+    def excess_minor(self) -> int:
+        """Money of an applied payment that is held and has no effect."""
+        if self.applied_at is None:
+            return 0
+        return max(self.facts.held_minor - (self.applied_minor if self.is_in_effect else 0), 0)
+
+
+def payable_sum(payment: Payment, price: Money, target: str) -> Money | None:
+    """The largest captured sum that matches the price, or that an operator accepted."""
+    captured = payment.facts.captured
+    if captured is None or captured.amount_minor == 0:
+        return None
+    if captured == price:
+        return captured
+    accepted = payment.acceptance
+    if accepted is not None and accepted.waives_price(captured, target):
+        return captured if captured.currency == price.currency else None
+    sums = (captured, *payment.facts.other_captures)
+    return max((one for one in sums if one.amount_minor and matches(one, price)), default=None)
 
 
 def facts_from_event(event: PaymentEvent, received_at: datetime, is_expired: bool = False) -> Facts:
@@ -199,6 +264,7 @@ def merge(one: Facts, other: Facts) -> Facts:
         disputed_at=_larger(one.disputed_at, other.disputed_at),
         dispute_won_at=_larger(one.dispute_won_at, other.dispute_won_at),
         is_expired=one.is_expired or other.is_expired,
+        other_captures=_merge_captures(one, other, captured),
     )
 
 
@@ -281,7 +347,7 @@ def merge_payments(one: Payment, other: Payment, link_by_email: bool) -> Payment
             or has_two_orders
             or (one.order is None and other.order is None and has_two_people)
         ),
-        is_accepted=one.is_accepted or other.is_accepted,
+        acceptance=one.acceptance or other.acceptance,
         is_for_refund=one.is_for_refund or other.is_for_refund,
         is_test=one.is_test and other.is_test,
     )
@@ -342,7 +408,7 @@ def _without_expired_money(one: Facts, other: Facts) -> Facts:
     """Drop an expired capture from `one` if `other` has a capture in time."""
     if not (one.is_expired and other.has_timely_capture):
         return one
-    return replace(one, captured=None, paid_at=None, is_expired=False)
+    return replace(one, captured=None, paid_at=None, is_expired=False, other_captures=frozenset())
 
 
 def _paid_at(event: PaymentEvent, at: datetime) -> datetime | None:
@@ -361,6 +427,18 @@ def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
     if one is None or other is None:
         return one or other
     return min(one, other)
+
+
+def _merge_captures(one: Facts, other: Facts, captured: Money | None) -> frozenset[Money]:
+    """All reported sums but the largest. Nearly always there is one sum only."""
+    if one.captured is None or other.captured is None or one.captured == other.captured:
+        if not other.other_captures:
+            return one.other_captures
+        if not one.other_captures:
+            return other.other_captures
+    sums = {one.captured, other.captured, *one.other_captures, *other.other_captures}
+    known = sorted((each for each in sums - {captured} if each is not None), reverse=True)
+    return frozenset(known[: MAX_CAPTURES - 1])
 
 
 def _merge_refunds(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:

@@ -1,50 +1,114 @@
-"""Reverses an applied payment whose money went back (FUL-4, PAY-7).
+"""How much of an applied payment stands (FUL-4, PAY-7, PAY-10).
 
-`reversed_minor` is a watermark: each minor unit is reversed once. A wallet is debited at each
-refund; everything else is reversed when all of the money is back. If another payment of the order
-has money then, the order stays paid by that payment.
+The applied amount is the largest captured sum that matches the price or was accepted. What remains
+of it is the smaller of that amount and the money that is held. A wallet holds what remains;
+everything else stands while anything remains. `reversed_minor` is the part that does not stand. It
+follows from the facts alone, so the order of arrival does not matter: each change of it is an
+effect of its own, `Reversed` or `Reinstated`. If another payment of the order has money when this
+one has none left, the order stays paid by that payment.
 """
 
 from dataclasses import replace
 from datetime import datetime
 
+from paidonce.core.money import Money
 from paidonce.core.orders import Kind, Order, mark_paid, mark_unpaid
 from paidonce.core.payments import Payment
-from paidonce.core.state import Applied, Decision, Movement, Reversed, State
-from paidonce.core.subscriptions import shorten_subscription
-from paidonce.core.wallets import Move, credit, debit
+from paidonce.core.state import (
+    Applied,
+    Decision,
+    Effect,
+    Movement,
+    Reinstated,
+    Reversed,
+    State,
+)
+from paidonce.core.subscriptions import (
+    Subscription,
+    lengthen_subscription,
+    shorten_subscription,
+)
+from paidonce.core.wallets import credit, debit
 
 
-def reverse_refunded(state: State, decision: Decision, now: datetime) -> Decision:
-    """Add to the decision what has to be reversed because of the refunds so far."""
-    payment, order = decision.payment, decision.order
-    assert payment is not None
+def update_standing(
+    state: State, decision: Decision, payable: Money | None, now: datetime
+) -> Decision:
+    """Add to the decision what changes because of the facts so far.
+
+    `payable` is the captured sum that fits what the payment was applied to.
+    """
+    before, order = decision.payment, decision.order
+    assert before is not None
     kind = order.kind if order else Kind.SUBSCRIPTION
-    more_minor = _reversible_minor(payment, kind) - payment.reversed_minor
-    if more_minor <= 0:
+    after = _with_standing(before, kind, payable)
+    if order is not None and not before.is_in_effect and _is_taken(order, before):
+        after = replace(after, reversed_minor=after.applied_minor)
+    decision = replace(decision, payment=after)
+    more_minor = after.standing_minor - before.standing_minor
+    if more_minor == 0:
         return decision
     effect_kept = kind in state.kept_on_refund
-    after = replace(payment, reversed_minor=payment.reversed_minor + more_minor)
-    effects = (*decision.effects, Reversed(after, more_minor, effect_kept))
-    decision = replace(decision, payment=after, effects=effects)
-    if order is not None and kind is Kind.WALLET and not effect_kept:
-        decision = move_money(state, decision, order, after, debit, more_minor)
-    if not after.facts.is_returned:
-        return decision
+    effect: Effect = (
+        Reinstated(after, more_minor)
+        if more_minor > 0
+        else Reversed(after, -more_minor, effect_kept)
+    )
+    decision = replace(decision, effects=(*decision.effects, effect))
+    if order is not None and kind is Kind.WALLET:
+        kept_minor = before.reversed_minor - after.reversed_minor if effect_kept else 0
+        decision = move_money(state, decision, order, after, more_minor - kept_minor)
+    if before.is_in_effect and not after.is_in_effect:
+        return _take_back(state, decision, order, after, effect_kept, now)
+    if after.is_in_effect and not before.is_in_effect:
+        return _give_again(state, decision, order, after, effect_kept, now)
+    return decision
+
+
+def _with_standing(payment: Payment, kind: Kind, payable: Money | None) -> Payment:
+    """The payment with the amounts that follow from its facts."""
+    applied_minor = max(payment.applied_minor, payable.amount_minor if payable else 0)
+    remaining_minor = min(applied_minor, payment.facts.held_minor)
+    if kind is not Kind.WALLET and remaining_minor > 0:
+        remaining_minor = applied_minor
+    return replace(
+        payment, applied_minor=applied_minor, reversed_minor=applied_minor - remaining_minor
+    )
+
+
+def _is_taken(order: Order, payment: Payment) -> bool:
+    """Whether the order accepts no money of this payment: another one pays it, or it is closed."""
+    return order.closed_at is not None or order.applied_payment_id not in (None, payment.id)
+
+
+def _take_back(
+    state: State,
+    decision: Decision,
+    order: Order | None,
+    payment: Payment,
+    effect_kept: bool,
+    now: datetime,
+) -> Decision:
+    """Nothing of the payment stands any more."""
     if order is None:
-        return decision if effect_kept else _shorten_subscription(state, decision, after, now)
-    if order.applied_payment_id != after.id:
+        return decision if effect_kept else _shorten_subscription(state, decision, payment, now)
+    if order.applied_payment_id != payment.id:
         return decision
-    return _unpay_order(state, decision, order, after, effect_kept, now)
+    return _unpay_order(state, decision, order, payment, effect_kept, now)
 
 
-def _reversible_minor(payment: Payment, kind: Kind) -> int:
-    """How much of the applied amount is refunded by now."""
-    if payment.facts.is_returned:
-        return payment.applied_minor
-    if kind is Kind.WALLET:
-        return min(payment.facts.refunded_minor, payment.applied_minor)
-    return 0
+def _give_again(
+    state: State,
+    decision: Decision,
+    order: Order | None,
+    payment: Payment,
+    effect_kept: bool,
+    now: datetime,
+) -> Decision:
+    """The payment stands again, because a larger capture became known."""
+    if order is not None:
+        decision = replace(decision, order=mark_paid(order, payment, now))
+    return decision if effect_kept else _lengthen_subscription(state, decision, payment, now)
 
 
 def _unpay_order(
@@ -69,7 +133,7 @@ def _unpay_order(
 
 
 def _can_pay(payment: Payment, order: Order) -> bool:
-    is_free = payment.applied_at is None and payment.has_funds
+    is_free = not payment.is_in_effect and payment.has_funds
     is_barred = payment.is_contested or payment.is_for_refund or payment.facts.is_expired
     return is_free and not is_barred and order.is_payable_by(payment)
 
@@ -83,32 +147,31 @@ def _pay_with_other(
     now: datetime,
 ) -> Decision:
     """The order stays paid, by another payment, and is not fulfilled twice."""
-    captured = chosen.facts.captured
-    assert captured is not None
-    chosen = replace(
+    was_applied = chosen.applied_at is not None
+    applied = replace(
         chosen,
         user_id=payment.user_id,
         plan_id=payment.plan_id or chosen.plan_id,
-        applied_at=now,
-        applied_minor=captured.amount_minor,
+        applied_at=chosen.applied_at or now,
         subscription_id=payment.subscription_id,
         period_start=payment.period_start,
         period_end=payment.period_end,
         review=None,
     )
-    if order.kind is Kind.WALLET and Kind.WALLET not in state.kept_on_refund:
-        left_minor = chosen.facts.captured_minor - chosen.facts.refunded_minor
-        decision = move_money(state, decision, order, chosen, credit, left_minor)
-    refunded_minor = chosen.facts.refunded_minor if order.kind is Kind.WALLET else 0
-    effects = (*decision.effects, Applied(chosen))
-    if refunded_minor:
-        chosen = replace(chosen, reversed_minor=refunded_minor)
-        effects = (*effects, Reversed(chosen, refunded_minor, Kind.WALLET in state.kept_on_refund))
+    applied = _with_standing(applied, order.kind, order.payable_sum(applied))
+    effect_kept = order.kind in state.kept_on_refund
+    if order.kind is Kind.WALLET and not effect_kept:
+        decision = move_money(state, decision, order, applied, applied.standing_minor)
+    effects: tuple[Effect, ...] = (Reinstated(applied, applied.standing_minor),)
+    if not was_applied:
+        effects = (Applied(replace(applied, reversed_minor=0)),)
+        if applied.reversed_minor:
+            effects = (*effects, Reversed(applied, applied.reversed_minor, effect_kept))
     return replace(
         decision,
-        order=mark_paid(order, chosen, now),
-        others=(*decision.others, chosen),
-        effects=effects,
+        order=mark_paid(order, applied, now),
+        others=(*decision.others, applied),
+        effects=(*decision.effects, *effects),
     )
 
 
@@ -118,21 +181,42 @@ def _shorten_subscription(
     """Take back the period that the payment granted, if any."""
     if payment.subscription_id is None:
         return decision
-    found = (one for one in state.subscriptions.values() if one.id == payment.subscription_id)
-    before = decision.subscription or next(found, None)
-    assert before is not None, "a payment is loaded with its subscription"
     assert payment.period_start is not None
     assert payment.period_end is not None
+    before = _subscription_of(state, decision, payment)
     after = shorten_subscription(before, payment.period_end - payment.period_start, now)
     return replace(decision, subscription_before=before, subscription=after)
 
 
-def move_money(
-    state: State, decision: Decision, order: Order, payment: Payment, move: Move, amount_minor: int
+def _lengthen_subscription(
+    state: State, decision: Decision, payment: Payment, now: datetime
 ) -> Decision:
-    """Credit or debit the wallet of the order."""
+    """Grant the period of the payment again, if it had one."""
+    if payment.subscription_id is None:
+        return decision
+    assert payment.period_start is not None
+    assert payment.period_end is not None
+    before = _subscription_of(state, decision, payment)
+    after = lengthen_subscription(before, payment.period_end - payment.period_start, now)
+    return replace(decision, subscription_before=before, subscription=after)
+
+
+def _subscription_of(state: State, decision: Decision, payment: Payment) -> Subscription:
+    found = (one for one in state.subscriptions.values() if one.id == payment.subscription_id)
+    subscription = decision.subscription or next(found, None)
+    assert subscription is not None, "a payment is loaded with its subscription"
+    return subscription
+
+
+def move_money(
+    state: State, decision: Decision, order: Order, payment: Payment, more_minor: int
+) -> Decision:
+    """Credit the wallet of the order, or debit it if the amount is negative."""
+    if more_minor == 0:
+        return decision
     assert order.wallet_id is not None, "an order for a top-up names its wallet"
     wallet = decision.wallet or state.wallets[order.wallet_id]
-    after, entries = move(wallet, amount_minor, payment.source_id)
+    move = credit if more_minor > 0 else debit
+    after, entries = move(wallet, abs(more_minor), payment.source_id)
     movement = Movement(payment.id, wallet.currency, entries)
     return replace(decision, wallet=after, movements=(*decision.movements, movement))

@@ -25,14 +25,22 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Reversed:
-    """A part of an applied payment was reversed, each minor unit once."""
+    """Less of an applied payment stands than before."""
 
     payment: Payment
     amount_minor: int
     effect_kept: bool  # the money went back, but what it paid for stays
 
 
-Effect = Applied | Reversed
+@dataclass(frozen=True, slots=True)
+class Reinstated:
+    """More of an applied payment stands than before."""
+
+    payment: Payment
+    amount_minor: int
+
+
+Effect = Applied | Reversed | Reinstated
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,3 +58,11 @@ def shorten_subscription(
     left = max(end - granted, now)
     status = SubscriptionStatus.INACTIVE if left <= now else subscription.status
     return replace(subscription, current_period_end=left, status=status)
+
+
+def lengthen_subscription(
+    subscription: Subscription, granted: timedelta, now: datetime
+) -> Subscription:
+    """The subscription with a period that was taken back before."""
+    end = max(subscription.current_period_end or now, now) + granted
+    return replace(subscription, current_period_end=end, status=SubscriptionStatus.ACTIVE)

@@ -1,6 +1,5 @@
 """Wallets and their ledger entries. The entries of a movement sum to zero (FUL-4)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from paidonce.core.events import SourceId, WalletId
@@ -33,7 +32,6 @@ class LedgerEntry:
 
 Moved = tuple[Wallet, tuple[LedgerEntry, ...]]
 """A wallet after a movement, and the entries of the movement."""
-Move = Callable[[Wallet, int, SourceId], Moved]
 
 
 def credit(wallet: Wallet, amount_minor: int, source_id: SourceId) -> Moved:

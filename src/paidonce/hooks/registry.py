@@ -19,13 +19,13 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, assert_never
 
 from paidonce.core.events import EventProblem, PaymentEvent
 from paidonce.core.money import Money
 from paidonce.core.orders import Order
 from paidonce.core.payments import Payment, PaymentStatus
-from paidonce.core.state import Applied, Decision
+from paidonce.core.state import Applied, Decision, Reinstated, Reversed
 from paidonce.db.queries import Connection
 from paidonce.errors import ConfigurationError
 
@@ -35,10 +35,11 @@ DEFAULT_CONCURRENCY: Final = 4
 
 
 class HookType(StrEnum):
-    """When a handler is called: once per payment, except for refunds."""
+    """When a handler is called: once per payment, except for refunds and reinstatements."""
 
     SUCCEEDED = "payment.succeeded"  # the payment was applied
     REFUNDED = "payment.refunded"  # money of an applied payment went back, each minor unit once
+    REINSTATED = "payment.reinstated"  # more of an applied payment stands than before
     FAILED = "payment.failed"  # an attempt failed, and no money was captured so far
     CANCELED = "payment.canceled"  # it was canceled before any money was captured
 
@@ -53,7 +54,7 @@ class HookEvent:
     payment: Payment
     order: Order | None
     amount: Money | None
-    """What was applied, or what went back now; None where no money moved."""
+    """What was applied, went back or was reinstated now; None where no money moved."""
     event: PaymentEvent | None
     """The gateway's event; None when an operator, or a new user or order, caused the call."""
     connection: Connection
@@ -133,19 +134,24 @@ def hook_calls(decision: Decision) -> Iterator[tuple[HookType, Payment, Money | 
     for effect in decision.effects:
         captured = effect.payment.facts.captured
         assert captured is not None
-        if isinstance(effect, Applied):
-            yield HookType.SUCCEEDED, effect.payment, captured
-        else:
-            refunded = Money(effect.amount_minor, captured.currency)
-            yield HookType.REFUNDED, effect.payment, refunded
+        match effect:
+            case Applied():
+                hook_type, amount_minor = HookType.SUCCEEDED, effect.payment.applied_minor
+            case Reversed():
+                hook_type, amount_minor = HookType.REFUNDED, effect.amount_minor
+            case Reinstated():
+                hook_type, amount_minor = HookType.REINSTATED, effect.amount_minor
+            case _:
+                assert_never(effect)
+        yield hook_type, effect.payment, Money(amount_minor, captured.currency)
     payment = decision.payment
     if payment is None or payment.facts.captured_minor > 0:
         return
     earlier = [one for one in (decision.payment_before, *decision.merged) if one is not None]
     status = payment.facts.status
-    hook_type = _UNPAID.get(status)
-    if hook_type is not None and all(one.facts.status is not status for one in earlier):
-        yield hook_type, payment, None
+    unpaid = _UNPAID.get(status)
+    if unpaid is not None and all(one.facts.status is not status for one in earlier):
+        yield unpaid, payment, None
 
 
 _UNPAID: Final = {PaymentStatus.FAILED: HookType.FAILED, PaymentStatus.CANCELED: HookType.CANCELED}

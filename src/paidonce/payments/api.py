@@ -42,10 +42,20 @@ def add_to(api: FastAPI, payments: PaymentService) -> None:
 
     @api.post("/api/v1/payments/{payment_id}/accept", tags=["payments"])
     async def accept_payment(payment_id: UUID, body: Reason, actor: Operator) -> PaymentView:
-        """Apply a payment despite its amount or its expired delivery."""
+        """Accept the captured sum of a payment for its order or plan, with a reason.
+
+        A payment with another amount than the price is applied; the excess of an applied payment is
+        applied, too. Of an expired payment only the expiry is lifted: the amount is still checked.
+        A repeat is 200. Anything else is 409 `NOT_ACCEPTABLE` and names what fits.
+        """
         return await payments.accept(payment_id, actor, body.reason)
 
     @api.post("/api/v1/payments/{payment_id}/mark-for-refund", tags=["payments"])
     async def mark_for_refund(payment_id: UUID, body: Reason, actor: Operator) -> PaymentView:
         """Mark a payment that is not applied for refund: it will not be applied."""
         return await payments.mark_for_refund(payment_id, actor, body.reason)
+
+    @api.post("/api/v1/payments/{payment_id}/unmark-for-refund", tags=["payments"])
+    async def unmark_for_refund(payment_id: UUID, body: Reason, actor: Operator) -> PaymentView:
+        """Remove the mark for refund; the payment is applied if possible."""
+        return await payments.unmark_for_refund(payment_id, actor, body.reason)

@@ -47,7 +47,7 @@ def link_payment(
 
 @commands.operation("accept")
 def accept_payment(services: Services, payment_id: UUID, reason: Reason) -> Result:
-    """Apply a payment despite its amount or its expired delivery."""
+    """Accept a payment despite its amount, its excess or its expired delivery."""
     return services.payments.accept(payment_id, operator(), reason)
 
 
@@ -55,3 +55,9 @@ def accept_payment(services: Services, payment_id: UUID, reason: Reason) -> Resu
 def mark_for_refund(services: Services, payment_id: UUID, reason: Reason) -> Result:
     """Mark a payment that is not applied for refund: it will not be applied."""
     return services.payments.mark_for_refund(payment_id, operator(), reason)
+
+
+@commands.operation("unmark-for-refund")
+def unmark_for_refund(services: Services, payment_id: UUID, reason: Reason) -> Result:
+    """Remove the mark for refund; the payment is applied if possible."""
+    return services.payments.unmark_for_refund(payment_id, operator(), reason)

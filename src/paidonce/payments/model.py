@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+import orjson
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from paidonce.core.input import Text
 from paidonce.core.money import format_minor
@@ -36,12 +38,20 @@ class ExternalIdView:
     id: str
 
 
+AcceptedView = TypedDict(  # a class could not have the field `for`
+    "AcceptedView",
+    {"by": str, "at": datetime, "reason": str, "amount": str, "for": str | None},
+)
+"""Who accepted the payment, when and why: which captured sum, for which order or plan."""
+
+
 @dataclass(frozen=True, slots=True)
 class PaymentView:
     """A payment.
 
     `review` is the reason why a person should look at it, or null. `unapplied_s` is the age of
-    money that was received and is not applied, or null.
+    money that was received and is not applied, or null. `excess` is money of an applied payment
+    above what was applied, as far as it was not refunded.
     """
 
     id: UUID
@@ -57,6 +67,7 @@ class PaymentView:
     captured: str
     refunded: str
     reversed: str
+    excess: str
     currency: str | None
     paid_at: datetime | None
     failed_at: datetime | None
@@ -66,6 +77,7 @@ class PaymentView:
     applied_at: datetime | None
     subscription_id: UUID | None
     review: str | None
+    accepted: AcceptedView | None
     unapplied_s: int | None
     transaction_id: str | None
     created_at: datetime
@@ -86,7 +98,20 @@ def payment_view(row: Row) -> PaymentView:
         captured=captured,
         refunded=format_amount(row["refunded_minor"], row["currency"]),
         reversed=format_amount(row["reversed_minor"], row["currency"]),
+        excess=format_amount(row["excess_minor"], row["currency"]),
+        accepted=_accepted_view(row["acceptance"]) if row["acceptance"] else None,
     )
+
+
+def _accepted_view(acceptance: str) -> AcceptedView:
+    cells = orjson.loads(acceptance)
+    return {
+        "by": cells["by"],
+        "at": datetime.fromisoformat(cells["at"]),
+        "reason": cells["reason"],
+        "amount": format_minor(cells["amount_minor"], cells["currency"]),
+        "for": cells["for"],
+    }
 
 
 def format_amount(amount_minor: int, currency: str | None) -> str:

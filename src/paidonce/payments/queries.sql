@@ -3,7 +3,11 @@
 SELECT p.id, p.order_reference AS "order", p.user_id, p.email, p.plan_id, p.status, p.captured_minor,
        p.refunded_minor, p.reversed_minor, p.currency, p.applied_at, p.paid_at, p.failed_at,
        coalesce(p.canceled_at, p.voided_at) AS canceled_at, p.refunded_at, p.subscription_id,
-       p.created_at, p.is_test AS test, p.transaction_id::text AS transaction_id,
+       p.created_at, p.is_test AS test, p.transaction_id::text AS transaction_id, p.acceptance,
+       CASE WHEN p.applied_at IS NULL OR p.canceled_at IS NOT NULL THEN 0
+            ELSE greatest(p.captured_minor - p.refunded_minor
+                          - CASE WHEN p.reversed_minor < p.applied_minor
+                                 THEN p.applied_minor ELSE 0 END, 0) END AS excess_minor,
        (SELECT s.name FROM sources AS s WHERE s.id = p.source_id) AS source,
        CASE WHEN p.dispute_won_at IS NULL OR p.dispute_won_at < p.disputed_at
             THEN p.disputed_at END AS disputed_at,

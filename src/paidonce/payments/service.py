@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from paidonce.core.accept import AcceptRequest
 from paidonce.core.actors import Actor
 from paidonce.core.events import PaymentId, UserId
 from paidonce.db.paging import Page
@@ -58,8 +59,12 @@ class PaymentService:
         return await self._link(payment_id, link, actor, "payment_linked", **details)
 
     async def accept(self, payment_id: UUID, actor: Actor, reason: str) -> PaymentView:
-        """Apply a payment despite its amount or its expired delivery. Raises NotFoundError."""
-        link = Link(is_accepted=True)
+        """Accept the captured sum of a payment for its order or plan.
+
+        It is applied despite its amount, or its excess is. Of an expired payment only the expiry is
+        lifted. Raises NotFoundError, or ConflictError (`NOT_ACCEPTABLE`) with what fits instead.
+        """
+        link = Link(accept=AcceptRequest(actor.name, reason))
         return await self._link(payment_id, link, actor, "payment_accepted", reason=reason)
 
     async def mark_for_refund(self, payment_id: UUID, actor: Actor, reason: str) -> PaymentView:
@@ -69,6 +74,11 @@ class PaymentService:
         """
         link = Link(is_for_refund=True)
         return await self._link(payment_id, link, actor, "marked_for_refund", reason=reason)
+
+    async def unmark_for_refund(self, payment_id: UUID, actor: Actor, reason: str) -> PaymentView:
+        """Remove the mark for refund, and apply the payment if possible. Raises NotFoundError."""
+        link = Link(is_for_refund=False)
+        return await self._link(payment_id, link, actor, "unmarked_for_refund", reason=reason)
 
     async def _link(
         self, payment_id: UUID, link: Link, actor: Actor, action: str, **details: str

@@ -190,13 +190,15 @@ class Batch:
             return Result(item, ResultKind.IGNORED, None)
         if payment is None:
             raise NotFoundError(f"there is no payment {item.payment_id}")
-        linked = payment if item.link is None else apply_link(payment, item.link)
+        linked = payment
+        if item.link is not None:
+            linked = apply_link(self._state, payment, item.link, self._now)
         if self._is_payment_locked(linked) or self._is_payment_locked(payment):
             return Result(item, ResultKind.LOCKED, None)
         source = self._rules.sources.get(payment.source_id)
         link_by_email = source.link_by_email if source else False
         blocked_by = item.blocked.problem if item.blocked else None
-        context = ApplyContext(linked.facts.captured, link_by_email, blocked_by)
+        context = ApplyContext(None, link_by_email, blocked_by)
         decision = apply(self._state, payment, linked, context, self._now)
         self._save(decision)
         return Result(item, result_kind(decision.outcome), None, decision.outcome, decision)

@@ -7,12 +7,13 @@ from enum import IntEnum, StrEnum
 from typing import Final
 
 from paidonce.core import events
+from paidonce.core.accept import AcceptRequest, accept
 from paidonce.core.masking import Masker
 from paidonce.core.orders import Kind
 from paidonce.core.payments import Payment
 from paidonce.core.plans import PlanBook
 from paidonce.core.retry import SLOW_RETRY_CODES, RetryPolicy
-from paidonce.core.state import Decision
+from paidonce.core.state import Decision, State
 from paidonce.core.tally import TallyKey
 from paidonce.errors import ConflictError, RejectedError
 from paidonce.hooks.registry import NO_HANDLERS, Blocked, Handlers
@@ -169,12 +170,14 @@ class Link:
 
     user_id: events.UserId | None = None
     order: str | None = None
-    is_accepted: bool = False
-    is_for_refund: bool = False
+    accept: AcceptRequest | None = None
+    is_for_refund: bool | None = None  # True marks it for refund, False removes the mark
 
 
-def apply_link(payment: Payment, link: Link) -> Payment:
+def apply_link(state: State, payment: Payment, link: Link, now: datetime) -> Payment:
     """The payment after the instruction. Raises ConflictError."""
+    if link.accept is not None:
+        return accept(state, payment, link.accept, now)
     names_another = link.user_id not in (None, payment.user_id) or link.order not in (
         None,
         payment.order,
@@ -182,19 +185,15 @@ def apply_link(payment: Payment, link: Link) -> Payment:
     if payment.applied_at is not None and (names_another or link.is_for_refund):
         target = f"order {payment.order}" if payment.order else f"user {payment.user_id}"
         raise ConflictError(f"payment {payment.id} was applied to {target} already")
-    if link.order is not None or link.user_id is not None:
-        payment = replace(payment, is_linked=True, is_contested=False)
-    if payment.applied_at is None and link.order is not None:
-        payment = replace(payment, order=link.order, user_id=None)
-    elif payment.applied_at is None and link.user_id is not None:
-        payment = replace(payment, order=None, user_id=link.user_id)
-    return replace(
-        payment,
-        facts=replace(payment.facts, is_expired=payment.facts.is_expired and not link.is_accepted),
-        is_contested=payment.is_contested and not link.is_accepted,
-        is_accepted=payment.is_accepted or link.is_accepted,
-        is_for_refund=link.is_for_refund or (payment.is_for_refund and not link.is_accepted),
-    )
+    if link.is_for_refund is not None:
+        return replace(payment, is_for_refund=link.is_for_refund)
+    linked = replace(payment, is_linked=True, is_contested=False)
+    if payment.applied_at is not None:
+        return linked
+    kept = None if names_another else payment.acceptance  # it was for what it was linked to before
+    if link.order is not None:
+        return replace(linked, order=link.order, user_id=None, acceptance=kept)
+    return replace(linked, order=None, user_id=link.user_id, acceptance=kept)
 
 
 EventItem = Incoming | Rejected | QueuedEvent

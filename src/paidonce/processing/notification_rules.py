@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from paidonce.core.events import Outcome, PaymentEvent, PaymentId, Reason
+from paidonce.core.events import Code, Outcome, PaymentEvent, PaymentId, Reason
 from paidonce.core.money import Money, format_minor
 from paidonce.core.notifications import NotificationKind, kind_of_outcome, kind_of_reason
 from paidonce.core.payments import Payment
@@ -83,7 +83,9 @@ class NotificationRules:
         if kind is NotificationKind.PROVIDER_MISMATCH and not item.source.provider.is_signed:
             return None  # anybody can send one
         payment = result.decision.payment if result.decision else None
-        is_reviewed = payment is not None and payment.review == outcome.code
+        review = payment.review if payment else None
+        is_excess = review is Code.EXCESS and outcome.code is Code.AMOUNT_MISMATCH
+        is_reviewed = review == outcome.code or is_excess
         return None if is_reviewed and kind is not NotificationKind.DEAD_LETTER else kind
 
     def _of_event(self, result: items.Result, kind: NotificationKind) -> Notification:

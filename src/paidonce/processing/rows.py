@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, assert_never
 from uuid import UUID
 
 import orjson
@@ -20,8 +20,8 @@ from paidonce.core.callbacks import gateway_status_of
 from paidonce.core.email import email_key
 from paidonce.core.money import Money, format_minor
 from paidonce.core.orders import Kind, Order, OrderStatus
-from paidonce.core.payments import Facts, Payment
-from paidonce.core.state import Applied, Effect, Movement
+from paidonce.core.payments import Acceptance, Facts, Payment
+from paidonce.core.state import Applied, Effect, Movement, Reinstated, Reversed
 from paidonce.core.subscriptions import Subscription, SubscriptionStatus
 from paidonce.core.wallets import Wallet
 from paidonce.db.queries import WrittenRow
@@ -35,11 +35,11 @@ FACT_COLUMNS: Final = (
 )  # fmt: skip
 EFFECT_COLUMNS: Final = (
     "reversed_minor", "subscription_id", "period_start", "period_end", "is_linked", "is_contested",
-    "is_accepted", "is_for_refund", "is_test",
+    "is_for_refund", "is_test",
 )  # fmt: skip
 PAYMENT_COLUMNS: Final = (
     "order_reference", "email", "email_key", "user_id", "plan_id", *FACT_COLUMNS, "applied_at",
-    "applied_minor", *EFFECT_COLUMNS, "is_expired", "review",
+    "applied_minor", *EFFECT_COLUMNS, "is_expired", "other_captures", "acceptance", "review",
 )  # fmt: skip
 """The columns of a payment that can change."""
 
@@ -90,6 +90,8 @@ def payment_row(payment: Payment, messages: int) -> WrittenRow:
         payment.applied_minor if payment.applied_at else None,
         *_effect_values(payment),
         payment.facts.is_expired,
+        _captures_cell(payment.facts.other_captures) if payment.facts.other_captures else None,
+        _acceptance_cell(payment.acceptance) if payment.acceptance else None,
         payment.review,
         payment.version,
         payment.version + max(messages, 1),
@@ -113,11 +115,13 @@ def read_payment(
 ) -> Payment:
     payment_id, source_id, order, email, _, user_id, plan_id, *cells = cells
     currency, captured_minor, total_minor, refunded_minor, *times = cells[:_FACTS]
-    applied_at, applied_minor, *effect, is_expired, review, version = cells[_FACTS:]
+    applied_at, applied_minor, *effect, is_expired, captures, accepted, review, version = cells[
+        _FACTS:
+    ]
     was_paid = times[0] is not None
     # A refund id may belong to another payment. Such a refund is only part of the total.
     is_explained = max(total_minor, sum(refunds.values())) >= refunded_minor
-    times.append(is_expired)
+    times += (is_expired, _read_captures(captures) if captures else frozenset())
     facts = Facts(
         Money(captured_minor, currency) if currency and was_paid else None,
         total_minor if is_explained else refunded_minor,
@@ -127,7 +131,8 @@ def read_payment(
     )
     if applied_minor is None:
         applied_minor = 0 if applied_at is None else captured_minor
-    effect += (events.parse_reason(review) if review else None, version)
+    acceptance = _read_acceptance(accepted) if accepted else None
+    effect += (events.parse_reason(review) if review else None, acceptance, version)
     return Payment(
         payment_id,
         source_id,
@@ -140,6 +145,41 @@ def read_payment(
         applied_at,
         applied_minor,
         *effect,
+    )
+
+
+def _captures_cell(captures: frozenset[Money]) -> list[str]:
+    return [f"{one.amount_minor} {one.currency}" for one in sorted(captures)]
+
+
+def _read_captures(cells: Sequence[str]) -> frozenset[Money]:
+    pairs = (one.split() for one in cells)
+    return frozenset(Money(int(amount_minor), currency) for amount_minor, currency in pairs)
+
+
+def _acceptance_cell(accepted: Acceptance) -> str:
+    return orjson.dumps(
+        {
+            "by": accepted.by,
+            "at": accepted.at,
+            "reason": accepted.reason,
+            "amount_minor": accepted.amount.amount_minor,
+            "currency": accepted.amount.currency,
+            "for": accepted.target,
+            "only_expiry": accepted.only_expiry,
+        }
+    ).decode()
+
+
+def _read_acceptance(cell: str) -> Acceptance:
+    cells = orjson.loads(cell)
+    return Acceptance(
+        cells["by"],
+        datetime.fromisoformat(cells["at"]),
+        cells["reason"],
+        Money(cells["amount_minor"], cells["currency"]),
+        cells["for"],
+        cells["only_expiry"],
     )
 
 
@@ -244,22 +284,32 @@ def message_row(
         "currency": captured.currency,
         "test": payment.is_test,
     }
-    if isinstance(effect, Applied):
-        event_type = "payment.applied"
-        payload |= {
-            "amount": format_minor(captured.amount_minor, captured.currency),
-            "user_id": payment.user_id,
-            "plan_id": payment.plan_id,
-            "subscription_id": payment.subscription_id,
-            "period_start": payment.period_start,
-            "period_end": payment.period_end,
-        }
-    else:
-        event_type = "payment.reversed"
-        payload |= {
-            "amount": format_minor(effect.amount_minor, captured.currency),
-            "reversed": format_minor(payment.reversed_minor, captured.currency),
-            "effect": "kept" if effect.effect_kept else "reversed",
-        }
+    match effect:
+        case Applied():
+            event_type = "payment.applied"
+            payload |= {
+                "amount": format_minor(payment.applied_minor, captured.currency),
+                "user_id": payment.user_id,
+                "plan_id": payment.plan_id,
+                "subscription_id": payment.subscription_id,
+                "period_start": payment.period_start,
+                "period_end": payment.period_end,
+            }
+        case Reversed():
+            event_type = "payment.reversed"
+            payload |= {
+                "amount": format_minor(effect.amount_minor, captured.currency),
+                "reversed": format_minor(payment.reversed_minor, captured.currency),
+                "effect": "kept" if effect.effect_kept else "reversed",
+            }
+        case Reinstated():
+            event_type = "payment.reinstated"
+            payload |= {
+                "amount": format_minor(effect.amount_minor, captured.currency),
+                "applied": format_minor(payment.applied_minor, captured.currency),
+                "reversed": format_minor(payment.reversed_minor, captured.currency),
+            }
+        case _:
+            assert_never(effect)
     body = orjson.dumps(payload, default=str).decode()
     return ("payment", payment.id, event_type, version, body, now)

@@ -254,10 +254,11 @@ CREATE TABLE payments (
     review             text COLLATE "C",  -- the error code for which a person should look
     is_linked          boolean NOT NULL DEFAULT false,  -- by an operator
     is_contested       boolean NOT NULL DEFAULT false,  -- its events disagree on order or user
-    is_accepted        boolean NOT NULL DEFAULT false,  -- by an operator, despite a mismatch
     is_for_refund      boolean NOT NULL DEFAULT false,  -- an operator wants it refunded: never applied
     is_test            boolean NOT NULL DEFAULT false,
     is_expired         boolean NOT NULL DEFAULT false,  -- only expired deliveries report its money
+    other_captures     text[],  -- smaller sums that were reported as captured, such as '990 RUB'
+    acceptance         jsonb,  -- by an operator: who, when, why, which sum, for which order or plan
     version            bigint NOT NULL CHECK (version > 0),
     created_at         timestamptz NOT NULL DEFAULT now(),
     updated_at         timestamptz NOT NULL DEFAULT now(),
@@ -301,9 +302,9 @@ CREATE TYPE written_payment AS (
     canceled_at timestamptz, refunded_at timestamptz, processing_at timestamptz,
     disputed_at timestamptz, dispute_won_at timestamptz, applied_at timestamptz,
     applied_minor bigint, reversed_minor bigint, subscription_id uuid, period_start timestamptz,
-    period_end timestamptz, is_linked boolean, is_contested boolean, is_accepted boolean,
-    is_for_refund boolean, is_test boolean, is_expired boolean, review text, version bigint,
-    next_version bigint
+    period_end timestamptz, is_linked boolean, is_contested boolean, is_for_refund boolean,
+    is_test boolean, is_expired boolean, other_captures text[], acceptance jsonb, review text,
+    version bigint, next_version bigint
 );
 
 -- The ids under which gateways know a payment. Each leads to one payment.
