@@ -68,6 +68,7 @@ class World:
     accounts: Mapping[str, int] = field(default_factory=dict)  # the ledger, summed up
     applied: Mapping[UUID, int] = field(default_factory=dict)  # how often each payment was
     kept: frozenset[Kind] = frozenset()
+    takes_back_used: bool = False
     now: datetime = NOW
     ids: int = 0
 
@@ -78,6 +79,7 @@ class World:
             PLANS,
             lambda: UUID(int=next(made)),
             kept_on_refund=self.kept,
+            takes_back_used=self.takes_back_used,
             orders=Rows(self.orders),
             users=dict(self.users),
             subscriptions=Rows(self.subscriptions),

@@ -19,7 +19,9 @@ DAYS = st.integers(-4000, 4000).map(lambda days: timedelta(days=days))
 def subscription(
     end: datetime | None, status: SubscriptionStatus = SubscriptionStatus.ACTIVE
 ) -> Subscription:
-    return Subscription(SubscriptionId(UUID(int=1)), UserId(UUID(int=2)), "default", status, end, 3)
+    return Subscription(
+        SubscriptionId(UUID(int=1)), UserId(UUID(int=2)), "default", status, end, version=3
+    )
 
 
 def test_a_running_period_is_extended_from_its_end() -> None:

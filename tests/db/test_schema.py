@@ -395,6 +395,7 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("subscriptions", "subscriptions_status", {"status": "PAUSED"}),
     ("subscriptions", "subscriptions_active_has_end", {"current_period_end": None}),
     ("subscriptions", "subscriptions_version_check", {"version": 0}),
+    ("subscriptions", "subscriptions_anchor_day_check", {"anchor_day": 32}),
     ("orders", "orders_kind", {"kind": "gift"}),
     ("orders", "orders_status", {"status": "SHIPPED"}),
     ("orders", "orders_paid_has_time", {"status": "PAID", "applied_payment_id": OTHER_ID}),

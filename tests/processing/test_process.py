@@ -20,6 +20,8 @@ from paidonce.core.events import (
     PaymentId,
     SourceId,
 )
+from paidonce.core.money import Money
+from paidonce.core.plans import Plan, plan_book
 from paidonce.core.retry import RetryPolicy
 from paidonce.db.pool import Database, Trouble, trouble
 from paidonce.db.queries import Connection
@@ -95,6 +97,68 @@ async def test_payments_of_one_user_in_one_batch_add_up(shop: Stage, processor: 
     assert [one["period_start"] for one in periods[1:]] == [
         one["period_end"] for one in periods[:-1]
     ]
+
+
+def refund_of(shop: Stage, name: str, at: datetime) -> Incoming:
+    item = shop.event(EventType.REFUNDED, name, amount_minor=99_000, currency="RUB")
+    return with_event(item, occurred_at=at, email="buyer@example.com")
+
+
+async def periods_in_days(shop: Stage, since: datetime) -> list[tuple[int, int]]:
+    rows = await shop.rows("SELECT period_start, period_end FROM payments ORDER BY applied_at, id")
+    return [((row["period_start"] - since).days, (row["period_end"] - since).days) for row in rows]
+
+
+async def test_a_refund_moves_later_periods_up(shop: Stage, processor: Processor) -> None:
+    """FUL-7: of payments that were applied long before, in transactions of their own."""
+    await shop.user("buyer@example.com")
+    names = ("a", "b", "c")
+    for name in names:
+        await processor.process([shop.paid(name, email="buyer@example.com")])
+    first = await shop.one("SELECT min(applied_at) AS at FROM payments")
+    await shop.rows("UPDATE payments SET applied_at = $1, paid_at = $1", first["at"])
+    at = first["at"] + timedelta(days=10)
+    (result,) = (await processor.process([refund_of(shop, "a", at)])).results
+    assert result.kind is ResultKind.PROCESSED
+    assert await periods_in_days(shop, first["at"]) == [(0, 10), (10, 40), (40, 70)]
+    row = await shop.one("SELECT current_period_end, version FROM subscriptions")
+    assert (row["current_period_end"], row["version"]) == (first["at"] + timedelta(days=70), 4)
+
+
+async def test_a_refund_waits_for_a_locked_payment_of_its_subscription(
+    shop: Stage, processor: Processor
+) -> None:
+    """FUL-7 REC-3: what is decided without it would be wrong."""
+    await shop.user("buyer@example.com")
+    for name in ("a", "b"):
+        await processor.process([shop.paid(name, email="buyer@example.com")])
+    refund = refund_of(shop, "a", datetime.now(UTC))
+    lock = "SELECT 1 FROM payments WHERE id = $1 FOR UPDATE"
+    async with held(shop, lock, (await shop.payment("b"))["id"]):
+        assert await results(processor, refund) == [ResultKind.LOCKED]
+        assert (await shop.payment("a"))["refunded_minor"] == 0
+    assert await results(processor, refund) == [ResultKind.PROCESSED]
+    assert (await shop.payment("a"))["reversed_minor"] == 99_000
+
+
+async def test_months_keep_their_anchor_day(shop: Stage) -> None:
+    """FUL-8: the day is stored with the subscription."""
+    await shop.user("buyer@example.com")
+    long_ago = datetime(2026, 1, 1, tzinfo=UTC)
+    monthly = Plan("monthly", Money(99_000, "RUB"), "default", 0, 1, True, long_ago)
+    rules = replace(shop.rules, plans=plan_book([monthly], ["monthly"]))
+    processor = Processor(shop.database, rules)
+    await processor.process([shop.paid("a", email="buyer@example.com")])
+    february = datetime(2099, 2, 28, 12, tzinfo=UTC)
+    await shop.rows("UPDATE subscriptions SET current_period_end = $1, anchor_day = 31", february)
+    await processor.process([shop.paid("b", email="buyer@example.com")])
+    await processor.process([shop.paid("c", email="buyer@example.com")])
+    row = await shop.one("SELECT current_period_end, anchor_day FROM subscriptions")
+    assert (row["current_period_end"], row["anchor_day"]) == (
+        datetime(2099, 4, 30, 12, tzinfo=UTC),
+        31,
+    )
+    await processor.close()
 
 
 async def test_a_conflict_inside_a_batch_is_kept_as_evidence(

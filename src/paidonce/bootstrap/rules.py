@@ -68,6 +68,7 @@ async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dic
         {source.id: source for source in sources.values()},
         RetryPolicy(**settings.retry.model_dump()),
         frozenset(map(Kind, settings.refunds.kept)),
+        settings.refunds.subscription == "all",
         handlers,
         masker,
         routes(load_channels(settings.notifications)),

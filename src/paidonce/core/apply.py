@@ -17,7 +17,7 @@ from paidonce.core.money import Money, matches
 from paidonce.core.orders import Kind, Order, mark_paid, mark_unpaid
 from paidonce.core.payments import Payment, order_target, payable_sum, plan_target
 from paidonce.core.plans import Plan
-from paidonce.core.standing import move_money, update_standing
+from paidonce.core.standing import move_money, update_standing, with_period_of, without_period
 from paidonce.core.state import Applied, Decision, State
 from paidonce.core.subscriptions import Subscription, SubscriptionStatus, extend_subscription
 
@@ -189,13 +189,8 @@ def _fulfill_subscription(
     owned = replace(payment, user_id=user_id)
     earlier = next((one for one in state.payments_of(order) if one.subscription_id), None)
     if order.is_fulfilled and earlier is not None:
-        granted = replace(
-            owned,
-            subscription_id=earlier.subscription_id,
-            period_start=earlier.period_start,
-            period_end=earlier.period_end,
-        )
-        return replace(decision, payment=granted)
+        others = (*decision.others, without_period(earlier))
+        return replace(decision, payment=with_period_of(owned, earlier), others=others)
     plan = _find_plan(state, order.plan_id, payment)
     if plan is None:
         return _plan_unknown(order.plan_id)

@@ -27,6 +27,13 @@ from paidonce.core.money import Money, matches
 
 T = TypeVar("T", Money, str, datetime)
 
+_TOTAL: Final = "="
+_SINGLE: Final = "#"
+"""Prefixes of the keys of `refund_times`: a total that was reported, or the id of a refund."""
+
+MAX_REFUND_TIMES: Final = 256
+"""For how many refunds of a payment the time is remembered: the earliest ones."""
+
 MAX_CAPTURES: Final = 16
 """How many different captured sums of a payment are remembered: the largest ones."""
 
@@ -61,6 +68,7 @@ class Facts:
     dispute_won_at: datetime | None = None
     is_expired: bool = False  # the capture is known only from expired deliveries
     other_captures: frozenset[Money] = frozenset()  # smaller sums that were reported as captured
+    refund_times: Mapping[str, datetime] = field(default_factory=dict)  # the earliest of each
 
     @property
     def has_timely_capture(self) -> bool:
@@ -75,10 +83,23 @@ class Facts:
     def refunded_minor(self) -> int:
         if not self.refunds:
             return self.refund_total_minor
-        lost = sum(
-            one for name, one in self.refunds.items() if name.startswith(LOST_DISPUTE_PREFIX)
-        )
-        return max(self.refund_total_minor, sum(self.refunds.values()) - lost) + lost
+        return _refunded_minor(self.refund_total_minor, self.refunds)
+
+    @property
+    def returned_at(self) -> datetime | None:
+        """When all of the money was back: the time of the refund that completed it."""
+        if not self.is_returned:
+            return None
+        times = sorted(set(self.refund_times.values()))
+        complete = (at for at in times if self._refunded_by(at) >= self.captured_minor)
+        return _earlier(self.canceled_at, next(complete, None)) or self.refunded_at
+
+    def _refunded_by(self, at: datetime) -> int:
+        """What was refunded until then."""
+        known = {key for key, reported_at in self.refund_times.items() if reported_at <= at}
+        totals = (int(key.removeprefix(_TOTAL)) for key in known if key.startswith(_TOTAL))
+        single = {name: one for name, one in self.refunds.items() if _SINGLE + name in known}
+        return _refunded_minor(max(totals, default=0), single)
 
     @property
     def currency(self) -> str | None:
@@ -166,6 +187,7 @@ class Payment:
     subscription_id: SubscriptionId | None = None
     period_start: datetime | None = None  # the period that this payment granted
     period_end: datetime | None = None
+    granted_at: datetime | None = None  # if its period was granted to an earlier payment: when
     is_linked: bool = False  # an operator linked it, whatever its events say
     is_contested: bool = False  # its events disagree on what it is for
     is_for_refund: bool = False  # an operator marked it for refund: it is never applied
@@ -265,6 +287,7 @@ def merge(one: Facts, other: Facts) -> Facts:
         dispute_won_at=_larger(one.dispute_won_at, other.dispute_won_at),
         is_expired=one.is_expired or other.is_expired,
         other_captures=_merge_captures(one, other, captured),
+        refund_times=_merge_refund_times(one.refund_times, other.refund_times),
     )
 
 
@@ -401,6 +424,7 @@ def _money_facts(event: PaymentEvent, at: datetime) -> Facts:
         refunds={single.id: single.amount.amount_minor} if single else {},
         refund_currency=refunded.currency if refunded and not event.amount else None,
         refunded_at=at if is_refund else None,
+        refund_times=_refund_times(event, at),
     )
 
 
@@ -439,6 +463,34 @@ def _merge_captures(one: Facts, other: Facts, captured: Money | None) -> frozens
     sums = {one.captured, other.captured, *one.other_captures, *other.other_captures}
     known = sorted((each for each in sums - {captured} if each is not None), reverse=True)
     return frozenset(known[: MAX_CAPTURES - 1])
+
+
+def _refunded_minor(total_minor: int, refunds: Mapping[str, int]) -> int:
+    """The largest total, or the sum of distinct refunds. Lost disputes are never in a total."""
+    lost = sum(one for name, one in refunds.items() if name.startswith(LOST_DISPUTE_PREFIX))
+    return max(total_minor, sum(refunds.values()) - lost) + lost
+
+
+def _refund_times(event: PaymentEvent, at: datetime) -> Mapping[str, datetime]:
+    times: dict[str, datetime] = {}
+    if event.refunded is not None:
+        times[f"{_TOTAL}{event.refunded.amount_minor}"] = at
+    if event.refund is not None:
+        times[f"{_SINGLE}{event.refund.id}"] = at
+    return times
+
+
+def _merge_refund_times(
+    one: Mapping[str, datetime], other: Mapping[str, datetime]
+) -> Mapping[str, datetime]:
+    if not other:
+        return one
+    if not one:
+        return other
+    merged = {key: min(filter(None, (one.get(key), other.get(key)))) for key in {*one, *other}}
+    if len(merged) <= MAX_REFUND_TIMES:
+        return merged
+    return dict(sorted(merged.items(), key=lambda item: (item[1], item[0]))[:MAX_REFUND_TIMES])
 
 
 def _merge_refunds(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:

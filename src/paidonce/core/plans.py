@@ -22,9 +22,23 @@ class Plan:
     is_default: bool
     valid_from: datetime
 
-    def extend(self, start: datetime) -> datetime:
-        """The end of a period that begins at `start`."""
-        return _months_later(start, self.months) + timedelta(days=self.days)
+    @property
+    def duration(self) -> "Duration":
+        return Duration(self.months, timedelta(days=self.days))
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """The length of a period: calendar months, or a time."""
+
+    months: int
+    time: timedelta
+
+    def extend(self, start: datetime, anchor_day: int) -> datetime:
+        """The end of a period that begins at `start`, with months that end on the anchor day."""
+        if self.months == 0:
+            return start + self.time
+        return _months_later(start, self.months, anchor_day) + self.time
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +71,8 @@ def plan_book(plans: Iterable[Plan], on_sale: Iterable[str]) -> PlanBook:
     return PlanBook(versions, min(defaults, default=None))
 
 
-def _months_later(start: datetime, months: int) -> datetime:
-    """The same day some months later, or the last of that month: 31 January + 1 = 28 February."""
-    if months == 0:
-        return start
+def _months_later(start: datetime, months: int, anchor_day: int) -> datetime:
+    """The anchor day some months later, or the last day of that month if it is shorter."""
     year, month = divmod(start.year * 12 + start.month - 1 + months, 12)
-    day = min(start.day, calendar.monthrange(year, month + 1)[1])
+    day = min(anchor_day, calendar.monthrange(year, month + 1)[1])
     return start.replace(year=year, month=month + 1, day=day)

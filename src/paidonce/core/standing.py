@@ -14,6 +14,7 @@ from datetime import datetime
 from paidonce.core.money import Money
 from paidonce.core.orders import Kind, Order, mark_paid, mark_unpaid
 from paidonce.core.payments import Payment
+from paidonce.core.plans import Duration
 from paidonce.core.state import (
     Applied,
     Decision,
@@ -24,9 +25,10 @@ from paidonce.core.state import (
     State,
 )
 from paidonce.core.subscriptions import (
+    Grant,
     Subscription,
-    lengthen_subscription,
-    shorten_subscription,
+    reschedule_subscription,
+    schedule,
 )
 from paidonce.core.wallets import credit, debit
 
@@ -91,7 +93,7 @@ def _take_back(
 ) -> Decision:
     """Nothing of the payment stands any more."""
     if order is None:
-        return decision if effect_kept else _shorten_subscription(state, decision, payment, now)
+        return decision if effect_kept else _reschedule(state, decision, payment, now)
     if order.applied_payment_id != payment.id:
         return decision
     return _unpay_order(state, decision, order, payment, effect_kept, now)
@@ -108,7 +110,7 @@ def _give_again(
     """The payment stands again, because a larger capture became known."""
     if order is not None:
         decision = replace(decision, order=mark_paid(order, payment, now))
-    return decision if effect_kept else _lengthen_subscription(state, decision, payment, now)
+    return decision if effect_kept else _reschedule(state, decision, payment, now)
 
 
 def _unpay_order(
@@ -129,7 +131,7 @@ def _unpay_order(
     if effect_kept:
         return replace(decision, order=order)
     decision = replace(decision, order=replace(order, reversed_at=now))
-    return _shorten_subscription(state, decision, payment, now)
+    return _reschedule(state, decision, payment, now)
 
 
 def _can_pay(payment: Payment, order: Order) -> bool:
@@ -149,13 +151,10 @@ def _pay_with_other(
     """The order stays paid, by another payment, and is not fulfilled twice."""
     was_applied = chosen.applied_at is not None
     applied = replace(
-        chosen,
+        with_period_of(chosen, payment),
         user_id=payment.user_id,
         plan_id=payment.plan_id or chosen.plan_id,
         applied_at=chosen.applied_at or now,
-        subscription_id=payment.subscription_id,
-        period_start=payment.period_start,
-        period_end=payment.period_end,
         review=None,
     )
     applied = _with_standing(applied, order.kind, order.payable_sum(applied))
@@ -169,36 +168,53 @@ def _pay_with_other(
             effects = (*effects, Reversed(applied, applied.reversed_minor, effect_kept))
     return replace(
         decision,
+        payment=without_period(payment),
         order=mark_paid(order, applied, now),
         others=(*decision.others, applied),
         effects=(*decision.effects, *effects),
     )
 
 
-def _shorten_subscription(
-    state: State, decision: Decision, payment: Payment, now: datetime
-) -> Decision:
-    """Take back the period that the payment granted, if any."""
+def _reschedule(state: State, decision: Decision, payment: Payment, now: datetime) -> Decision:
+    """Compute the periods of the subscription anew, if the payment granted one."""
     if payment.subscription_id is None:
         return decision
-    assert payment.period_start is not None
-    assert payment.period_end is not None
+    grants = {one.id: one for one in state.grants_of(payment.subscription_id)}
+    grants[payment.id] = payment
+    periods = schedule(
+        (_grant(state, one) for one in grants.values()), takes_back_used=state.takes_back_used
+    )
+    moved = [
+        replace(one, period_start=period.start, period_end=period.end)
+        for one in grants.values()
+        if (period := periods.periods[one.id])
+        and (one.period_start, one.period_end) != (period.start, period.end)
+    ]
     before = _subscription_of(state, decision, payment)
-    after = shorten_subscription(before, payment.period_end - payment.period_start, now)
-    return replace(decision, subscription_before=before, subscription=after)
+    return replace(
+        decision,
+        payment=next((one for one in moved if one.id == payment.id), payment),
+        others=(*decision.others, *(one for one in moved if one.id != payment.id)),
+        subscription_before=before,
+        subscription=reschedule_subscription(before, periods.last, now),
+    )
 
 
-def _lengthen_subscription(
-    state: State, decision: Decision, payment: Payment, now: datetime
-) -> Decision:
-    """Grant the period of the payment again, if it had one."""
-    if payment.subscription_id is None:
-        return decision
+def _grant(state: State, payment: Payment) -> Grant:
+    """The grant of a payment, of the length that its plan had."""
+    facts = payment.facts
+    assert payment.applied_at is not None
     assert payment.period_start is not None
     assert payment.period_end is not None
-    before = _subscription_of(state, decision, payment)
-    after = lengthen_subscription(before, payment.period_end - payment.period_start, now)
-    return replace(decision, subscription_before=before, subscription=after)
+    plan = state.plans.find(payment.plan_id, facts.paid_at) if facts.paid_at else None
+    duration = plan.duration if plan else Duration(0, payment.period_end - payment.period_start)
+    returned_at = facts.returned_at or facts.canceled_at or facts.refunded_at
+    return Grant(
+        payment.id,
+        payment.granted_at or payment.applied_at,
+        duration,
+        None if payment.is_in_effect else returned_at,
+    )
 
 
 def _subscription_of(state: State, decision: Decision, payment: Payment) -> Subscription:
@@ -206,6 +222,24 @@ def _subscription_of(state: State, decision: Decision, payment: Payment) -> Subs
     subscription = decision.subscription or next(found, None)
     assert subscription is not None, "a payment is loaded with its subscription"
     return subscription
+
+
+def without_period(payment: Payment) -> Payment:
+    """The payment after its period went to another one of the same order."""
+    return replace(
+        payment, subscription_id=None, period_start=None, period_end=None, granted_at=None
+    )
+
+
+def with_period_of(payment: Payment, other: Payment) -> Payment:
+    """The payment with the period that was granted to another one of the same order."""
+    return replace(
+        payment,
+        subscription_id=other.subscription_id,
+        period_start=other.period_start,
+        period_end=other.period_end,
+        granted_at=other.granted_at or other.applied_at if other.subscription_id else None,
+    )
 
 
 def move_money(

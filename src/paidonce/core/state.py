@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
 
-from paidonce.core.events import ExternalId, Outcome, PaymentId, SourceId, UserId, WalletId
+from paidonce.core.events import (
+    ExternalId,
+    Outcome,
+    PaymentId,
+    SourceId,
+    SubscriptionId,
+    UserId,
+    WalletId,
+)
 from paidonce.core.orders import Kind, Order
 from paidonce.core.payments import Payment
 from paidonce.core.plans import PlanBook
@@ -75,6 +83,18 @@ class Decision:
         return any(isinstance(one, Applied) for one in self.effects)
 
 
+class GrantsMissingError(Exception):
+    """All payments that granted periods of this subscription have to be loaded first."""
+
+    def __init__(self, subscription_id: SubscriptionId) -> None:
+        super().__init__(subscription_id)
+        self.subscription_id = subscription_id
+
+
+class GrantsLockedError(Exception):
+    """Another transaction has locked one of these payments."""
+
+
 class Rows(dict[K, V]):
     """Rows by key. What changes is the difference to `loaded`."""
 
@@ -110,6 +130,9 @@ class State:
     plans: PlanBook
     new_id: Callable[[], UUID]
     kept_on_refund: frozenset[Kind] = frozenset()
+    takes_back_used: bool = False  # a refunded period is taken back whole, also what was used
+    grants: Mapping[SubscriptionId, frozenset[PaymentId]] | None = None
+    """The payments of subscriptions whose payments are all loaded. None: of all subscriptions."""
     payment_ids: Rows[tuple[SourceId, ExternalId], PaymentId] = field(default_factory=_no_rows)
     payments: Rows[PaymentId, Payment] = field(default_factory=_no_rows)
     orders: Rows[str, Order] = field(default_factory=_no_rows)  # by reference
@@ -132,6 +155,21 @@ class State:
         ids = self.payments_by_order.get(order.reference, ())
         payments = (self.payments.get(one) for one in ids)
         return (one for one in payments if one is not None and one.order == order.reference)
+
+    def grants_of(self, subscription_id: SubscriptionId) -> list[Payment]:
+        """The payments that granted periods of the subscription, as they are now.
+
+        They are loaded only when a period is taken back or given again. Raises GrantsMissingError,
+        GrantsLockedError.
+        """
+        if self.grants is not None:
+            stored = self.grants.get(subscription_id)
+            if stored is None:
+                raise GrantsMissingError(subscription_id)
+            if not stored <= self.payments.loaded.keys():
+                raise GrantsLockedError
+        found = self.payments.values()
+        return [one for one in found if one.subscription_id == subscription_id]
 
     def save(self, decision: Decision) -> None:
         """Make the decision visible to the events that follow."""

@@ -1,11 +1,17 @@
-"""One current subscription per user and product, extended by each payment (FUL-1)."""
+"""One current subscription per user and product, extended by each payment (FUL-1, FUL-7).
 
+The periods of a subscription are a pure function of its grants: see `schedule`. A new payment is
+the last grant, so it extends the subscription without a look at the others. A refund computes the
+schedule anew.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 
-from paidonce.core.events import SubscriptionId, UserId
-from paidonce.core.plans import Plan
+from paidonce.core.events import PaymentId, SubscriptionId, UserId
+from paidonce.core.plans import Duration, Plan
 
 
 class SubscriptionStatus(StrEnum):
@@ -25,6 +31,7 @@ class Subscription:
     product: str
     status: SubscriptionStatus
     current_period_end: datetime | None
+    anchor_day: int | None = None  # on which day its months end; None: the day of the next start
     version: int = 0  # 0: not in the database yet
 
     @property
@@ -32,37 +39,92 @@ class Subscription:
         return self.version == 0
 
 
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A period that a payment granted."""
+
+    payment_id: PaymentId
+    at: datetime
+    duration: Duration
+    returned_at: datetime | None = None  # when all of its money was back
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """From `start` to `end`. Months that follow without a gap end on the anchor day."""
+
+    start: datetime
+    end: datetime
+    anchor_day: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The period of each grant, and the last one."""
+
+    periods: Mapping[PaymentId, Period]
+    last: Period
+
+
+def next_period(
+    end: datetime | None, anchor_day: int | None, at: datetime, duration: Duration
+) -> Period:
+    """The period that is granted at a time, after a subscription that ends at `end`.
+
+    It is never in the past. The anchor is the day on which an unbroken run of months began.
+    """
+    is_unbroken = end is not None and end >= at
+    start = end if is_unbroken and end is not None else at
+    if duration.months == 0:
+        return Period(start, duration.extend(start, start.day), None)
+    day = anchor_day if is_unbroken and anchor_day is not None else start.day
+    return Period(start, duration.extend(start, day), day)
+
+
+def schedule(grants: Iterable[Grant], *, takes_back_used: bool = False) -> Schedule:
+    """The periods that follow from the grants, in whatever order their refunds arrived.
+
+    Of a returned grant, the part that was not used yet falls out, or all of it, and later grants
+    move up. The end may be in the past.
+    """
+    end: datetime | None = None
+    anchor_day: int | None = None
+    periods: dict[PaymentId, Period] = {}
+    for grant in sorted(grants, key=lambda one: (one.at, one.payment_id)):
+        period = next_period(end, anchor_day, grant.at, grant.duration)
+        if grant.returned_at is not None:
+            used = period.start if takes_back_used else max(grant.returned_at, period.start)
+            if used < period.end:
+                period = Period(period.start, used, None)
+        periods[grant.payment_id] = period
+        end, anchor_day = period.end, period.anchor_day
+    return Schedule(periods, period)
+
+
 def extend_subscription(
     subscription: Subscription, plan: Plan, now: datetime
 ) -> tuple[Subscription, datetime]:
-    """The subscription one period longer, and the start of that period: never in the past."""
-    start = max(subscription.current_period_end or now, now)
+    """The subscription one period longer, and the start of that period."""
+    period = next_period(
+        subscription.current_period_end, subscription.anchor_day, now, plan.duration
+    )
     longer = Subscription(
         id=subscription.id,
         user_id=subscription.user_id,
         product=subscription.product,
         status=SubscriptionStatus.ACTIVE,
-        current_period_end=plan.extend(start),
+        current_period_end=period.end,
+        anchor_day=period.anchor_day,
         version=subscription.version,
     )
-    return longer, start
+    return longer, period.start
 
 
-def shorten_subscription(
-    subscription: Subscription, granted: timedelta, now: datetime
+def reschedule_subscription(
+    subscription: Subscription, last: Period, now: datetime
 ) -> Subscription:
-    """The subscription without a granted period. It does not end before now because of that."""
-    end = subscription.current_period_end
-    if end is None or end <= now:
-        return subscription
-    left = max(end - granted, now)
-    status = SubscriptionStatus.INACTIVE if left <= now else subscription.status
-    return replace(subscription, current_period_end=left, status=status)
-
-
-def lengthen_subscription(
-    subscription: Subscription, granted: timedelta, now: datetime
-) -> Subscription:
-    """The subscription with a period that was taken back before."""
-    end = max(subscription.current_period_end or now, now) + granted
-    return replace(subscription, current_period_end=end, status=SubscriptionStatus.ACTIVE)
+    """The subscription with another last period."""
+    status = SubscriptionStatus.ACTIVE if last.end > now else SubscriptionStatus.INACTIVE
+    return replace(
+        subscription, status=status, current_period_end=last.end, anchor_day=last.anchor_day
+    )

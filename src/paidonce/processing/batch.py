@@ -31,7 +31,7 @@ from paidonce.core.events import (
     UserId,
 )
 from paidonce.core.payments import Payment
-from paidonce.core.state import Decision
+from paidonce.core.state import Decision, GrantsLockedError, GrantsMissingError
 from paidonce.core.tally import Tally
 from paidonce.errors import NotFoundError
 from paidonce.processing import rows
@@ -90,21 +90,36 @@ class Batch:
         )
 
     def process(self, item: Item) -> Result:
-        """Decide one item, and collect what it writes."""
-        match item:
-            case Incoming():
-                result = self._process_incoming(item)
-            case Rejected():
-                result = self._process_refused(item)
-            case QueuedEvent():
-                result = self._process_queued(item)
-            case Reapply():
-                result = self._process_reapply(item)
-            case _:
-                assert_never(item)
+        """Decide one item, and collect what it writes. Raises GrantsMissingError."""
+        try:
+            result = self._process(item)
+        except GrantsLockedError:
+            result = self._leave_locked(item)
         if self._notification_rules is not None:
             self._changes.notifications += self._notification_rules.rows(result)
         return result
+
+    def _process(self, item: Item) -> Result:
+        match item:
+            case Incoming():
+                return self._process_incoming(item)
+            case Rejected():
+                return self._process_refused(item)
+            case QueuedEvent():
+                return self._process_queued(item)
+            case Reapply():
+                return self._process_reapply(item)
+            case _:
+                assert_never(item)
+
+    def _leave_locked(self, item: Item) -> Result:
+        """Another transaction has locked a row that the item needs: it is processed later."""
+        if isinstance(item, QueuedEvent):
+            self._queue(self._now + LOCKED_DELAY, item, item.faults, item.blocked_on)
+            return Result(item, ResultKind.LOCKED, item.event_id)
+        if isinstance(item, Incoming):
+            self._locked_keys.add(item.key)
+        return Result(item, ResultKind.LOCKED, None)
 
     def changes(self) -> Changes:
         """Every row to be written. Call it once, at the end."""
@@ -121,8 +136,7 @@ class Batch:
             return self._process_repeated(item, stored)
         is_locked = item.forced_outcome is None and self._is_locked(item)
         if is_locked or item.key in self._locked_keys:
-            self._locked_keys.add(item.key)
-            return Result(item, ResultKind.LOCKED, None)
+            return self._leave_locked(item)
         decision = self._decide(item)
         count = AttemptCount(item.received_at).after(decision.outcome)
         outcome = self._final_outcome(decision.outcome, count)
@@ -156,7 +170,7 @@ class Batch:
 
     def _process_refused(self, item: Rejected) -> Result:
         if self._is_locked(item):
-            return Result(item, ResultKind.LOCKED, None)
+            return self._leave_locked(item)
         decision = self._decide_expired(item)
         message = str(item.refusal)[:MAX_MESSAGE]
         outcome = Outcome(EventStatus.FAILED_FINAL, Code(item.refusal.code), message)
@@ -168,8 +182,7 @@ class Batch:
 
     def _process_queued(self, item: QueuedEvent) -> Result:
         if item.forced_outcome is None and self._is_locked(item):
-            self._queue(self._now + LOCKED_DELAY, item, item.faults, item.blocked_on)
-            return Result(item, ResultKind.LOCKED, item.event_id)
+            return self._leave_locked(item)
         decision = self._decide(item)
         before = AttemptCount(item.received_at, item.attempts, item.faults)
         count = before.after(decision.outcome)
@@ -184,7 +197,7 @@ class Batch:
 
     def _process_reapply(self, item: Reapply) -> Result:
         if item.payment_id in self._locked.payments:
-            return Result(item, ResultKind.LOCKED, None)
+            return self._leave_locked(item)
         payment = self._state.payments.get(item.payment_id)
         if payment is None and item.link is None:  # it was merged into another one
             return Result(item, ResultKind.IGNORED, None)
@@ -194,7 +207,7 @@ class Batch:
         if item.link is not None:
             linked = apply_link(self._state, payment, item.link, self._now)
         if self._is_payment_locked(linked) or self._is_payment_locked(payment):
-            return Result(item, ResultKind.LOCKED, None)
+            return self._leave_locked(item)
         source = self._rules.sources.get(payment.source_id)
         link_by_email = source.link_by_email if source else False
         blocked_by = item.blocked.problem if item.blocked else None
@@ -280,6 +293,8 @@ class Batch:
         )
         try:
             decision = decide(self._state, received, self._now)
+        except (GrantsMissingError, GrantsLockedError):
+            raise
         except Exception:
             log.exception("decide_failed", webhook_event_id=str(item.event_id))
             fault = "deciding failed; the log has the details"

@@ -64,6 +64,7 @@ class Rules:
     sources: Mapping[events.SourceId, Source]
     retry: RetryPolicy
     kept_on_refund: frozenset[Kind] = frozenset()  # what a refund does not reverse
+    takes_back_used: bool = False  # a refund takes back the used part of a period, too
     handlers: Handlers = NO_HANDLERS
     masker: Masker = field(default_factory=Masker)
     routes: Routes = field(default_factory=dict)  # empty: no notifications

@@ -12,7 +12,7 @@ that probably have their rows to themselves: it writes a row only if its version
 otherwise nothing at all. Usually that takes two round trips, and the second one is the transaction.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -20,6 +20,7 @@ from paidonce.core.apply import blocked_on_email, blocked_on_order
 from paidonce.core.email import email_key
 from paidonce.core.events import Ignored, PaymentEvent
 from paidonce.core.orders import Kind
+from paidonce.core.state import GrantsMissingError
 from paidonce.db.queries import Connection
 from paidonce.processing import store
 from paidonce.processing.batch import Batch
@@ -38,6 +39,8 @@ from paidonce.processing.store import Changes, Loaded, LoadKeys
 from paidonce.providers.contract import LookupRequired
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 
+Load = Callable[[Connection, LoadKeys, Rules], Awaitable[Loaded]]
+
 
 async def process(connection: Connection, items: Sequence[Item], rules: Rules) -> BatchResult:
     """Process the items in their order, in the open transaction of the connection.
@@ -45,10 +48,8 @@ async def process(connection: Connection, items: Sequence[Item], rules: Rules) -
     Fails with a serialization failure when another transaction was first: roll back, call again.
     """
     items = await refuse_replays(connection, items)
-    loaded = await _load(connection, items, rules)
-    maybe_crash(CrashPoint.LOADED)
-    processed, changes = _decide(items, rules, loaded)
-    await store.write(connection, changes, loaded.now)
+    processed, changes = await _load_and_decide(connection, items, rules)
+    await store.write(connection, changes, processed.now)
     maybe_crash(CrashPoint.WRITTEN)
     return processed
 
@@ -67,7 +68,10 @@ async def process_without_locks(
     if _missing_names(keys, loaded, rules):
         return None  # their names have to be locked: see _load
     maybe_crash(CrashPoint.LOADED)
-    processed, changes = _decide(items, rules, loaded)
+    try:
+        processed, changes = _decide(items, rules, loaded)
+    except GrantsMissingError:
+        return None  # they are loaded while the subscription is locked
     if changes.is_one_statement:
         await store.write(connection, changes, loaded.now)
     else:
@@ -80,8 +84,7 @@ async def process_without_locks(
 async def dry_run(connection: Connection, items: Sequence[Item], rules: Rules) -> BatchResult:
     """The result of processing the items now. Locks and writes nothing."""
     items = await refuse_replays(connection, items, record=False)
-    loaded = await store.load_without_locks(connection, _load_keys(items), rules)
-    processed, _ = _decide(items, rules, loaded)
+    processed, _ = await _load_and_decide(connection, items, rules, store.load_without_locks)
     return processed
 
 
@@ -92,8 +95,22 @@ def _decide(items: Sequence[Item], rules: Rules, loaded: Loaded) -> tuple[BatchR
     return BatchResult(loaded.now, results, changes.schedules), changes
 
 
-async def _load(connection: Connection, items: Sequence[Item], rules: Rules) -> Loaded:
+async def _load_and_decide(
+    connection: Connection, items: Sequence[Item], rules: Rules, load: Load | None = None
+) -> tuple[BatchResult, Changes]:
+    """Decide with all rows that are needed. Few items need more than their own."""
     keys = _load_keys(items)
+    while True:
+        loaded = await (load or _load)(connection, keys, rules)
+        maybe_crash(CrashPoint.LOADED)
+        try:
+            return _decide(items, rules, loaded)
+        except GrantsMissingError as missing:  # once for each subscription at the most
+            found = await store.load_grants(connection, missing.subscription_id)
+            keys.grants[missing.subscription_id] = found
+
+
+async def _load(connection: Connection, keys: LoadKeys, rules: Rules) -> Loaded:
     loaded = await store.load(connection, keys, rules)
     missing = _missing_names(keys, loaded, rules)
     if missing:

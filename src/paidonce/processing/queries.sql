@@ -73,7 +73,7 @@ wanted_subscriptions AS (
          UNION SELECT unnest(:user_id::uuid[]))
 ),
 subscription_rows AS (
-    SELECT s.id, s.user_id, s.product, s.status, s.current_period_end, s.version
+    SELECT s.id, s.user_id, s.product, s.status, s.current_period_end, s.anchor_day, s.version
       FROM subscriptions AS s
      WHERE s.id IN (SELECT id FROM wanted_subscriptions)
      ORDER BY s.id
@@ -119,6 +119,16 @@ SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
            AS locked_orders,
        clock_timestamp() AS now;
 
+-- name: grants
+-- The payments that granted periods of a subscription. There is no index for them: they are those of
+-- one user.
+SELECT p.id
+  FROM subscriptions AS s
+  JOIN payments AS p ON p.user_id = s.user_id
+ WHERE s.id = :subscription_id AND p.subscription_id = s.id
+ ORDER BY p.created_at DESC
+ LIMIT :max_grants;
+
 -- name: write
 -- Every row that a batch changes, in one round trip. Fewer rows written than sent means that another
 -- transaction was first: the statement fails, and the caller runs the batch again.
@@ -150,7 +160,8 @@ changed_payments AS (
     RETURNING 1
 ),
 new_subscriptions AS (
-    INSERT INTO subscriptions (id, user_id, product, status, current_period_end, version)
+    INSERT INTO subscriptions (
+        id, user_id, product, status, current_period_end, anchor_day, version)
     SELECT * FROM unnest(:new_subscriptions::written_subscription[])
     ON CONFLICT DO NOTHING
     RETURNING 1
@@ -158,7 +169,7 @@ new_subscriptions AS (
 changed_subscriptions AS (
     UPDATE subscriptions AS s
        SET status = c.status, current_period_end = c.current_period_end,
-           version = s.version + 1, updated_at = now()
+           anchor_day = c.anchor_day, version = s.version + 1, updated_at = now()
       FROM unnest(:subscriptions::written_subscription[]) AS c
      WHERE s.id = c.id AND s.version = c.version
     RETURNING 1

@@ -34,19 +34,24 @@ FACT_COLUMNS: Final = (
     "voided_at", "canceled_at", "refunded_at", "processing_at", "disputed_at", "dispute_won_at",
 )  # fmt: skip
 EFFECT_COLUMNS: Final = (
-    "reversed_minor", "subscription_id", "period_start", "period_end", "is_linked", "is_contested",
-    "is_for_refund", "is_test",
+    "reversed_minor", "subscription_id", "period_start", "period_end", "granted_at", "is_linked",
+    "is_contested", "is_for_refund", "is_test",
+)  # fmt: skip
+_LATER: Final = (
+    "is_expired", "other_captures", "refund_times", "acceptance", "review", "version",
 )  # fmt: skip
 PAYMENT_COLUMNS: Final = (
     "order_reference", "email", "email_key", "user_id", "plan_id", *FACT_COLUMNS, "applied_at",
-    "applied_minor", *EFFECT_COLUMNS, "is_expired", "other_captures", "acceptance", "review",
+    "applied_minor", *EFFECT_COLUMNS, *_LATER[:-1],
 )  # fmt: skip
 """The columns of a payment that can change."""
 
 _FACTS: Final = len(FACT_COLUMNS)
 _fact_values: Final = attrgetter(*FACT_COLUMNS)
 _effect_values: Final = attrgetter(*EFFECT_COLUMNS)
-_subscription_values: Final = attrgetter("id", "user_id", "product", "status", "current_period_end")
+_subscription_values: Final = attrgetter(
+    "id", "user_id", "product", "status", "current_period_end", "anchor_day"
+)
 order_row: Final[Callable[[Order], WrittenRow]] = attrgetter(
     "id", "status", "applied_payment_id", "paid_at", "canceled_at", "refunded_at", "fulfilled_at",
     "reversed_at", "version",
@@ -91,6 +96,7 @@ def payment_row(payment: Payment, messages: int) -> WrittenRow:
         *_effect_values(payment),
         payment.facts.is_expired,
         _captures_cell(payment.facts.other_captures) if payment.facts.other_captures else None,
+        _times_cell(payment.facts.refund_times) if payment.facts.refund_times else None,
         _acceptance_cell(payment.acceptance) if payment.acceptance else None,
         payment.review,
         payment.version,
@@ -115,13 +121,22 @@ def read_payment(
 ) -> Payment:
     payment_id, source_id, order, email, _, user_id, plan_id, *cells = cells
     currency, captured_minor, total_minor, refunded_minor, *times = cells[:_FACTS]
-    applied_at, applied_minor, *effect, is_expired, captures, accepted, review, version = cells[
-        _FACTS:
-    ]
+    (
+        applied_at,
+        applied_minor,
+        *effect,
+        is_expired,
+        captures,
+        refund_times,
+        accepted,
+        review,
+        version,
+    ) = cells[_FACTS:]
     was_paid = times[0] is not None
     # A refund id may belong to another payment. Such a refund is only part of the total.
     is_explained = max(total_minor, sum(refunds.values())) >= refunded_minor
     times += (is_expired, _read_captures(captures) if captures else frozenset())
+    times.append(_read_times(refund_times) if refund_times else {})
     facts = Facts(
         Money(captured_minor, currency) if currency and was_paid else None,
         total_minor if is_explained else refunded_minor,
@@ -155,6 +170,14 @@ def _captures_cell(captures: frozenset[Money]) -> list[str]:
 def _read_captures(cells: Sequence[str]) -> frozenset[Money]:
     pairs = (one.split() for one in cells)
     return frozenset(Money(int(amount_minor), currency) for amount_minor, currency in pairs)
+
+
+def _times_cell(times: Mapping[str, datetime]) -> str:
+    return orjson.dumps(times, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def _read_times(cell: str) -> Mapping[str, datetime]:
+    return {key: datetime.fromisoformat(at) for key, at in orjson.loads(cell).items()}
 
 
 def _acceptance_cell(accepted: Acceptance) -> str:

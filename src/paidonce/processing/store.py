@@ -13,7 +13,14 @@ import asyncpg
 from uuid_utils.compat import uuid7
 
 from paidonce.core.callbacks import CALLBACK_DELAYS_S
-from paidonce.core.events import EventId, ExternalId, PaymentId, SourceId, UserId
+from paidonce.core.events import (
+    EventId,
+    ExternalId,
+    PaymentId,
+    SourceId,
+    SubscriptionId,
+    UserId,
+)
 from paidonce.core.orders import Order
 from paidonce.core.payments import Payment
 from paidonce.core.state import Rows, State
@@ -32,6 +39,9 @@ _COLUMNS: Final = {
 QUERIES: Final = {name: query.renamed(**_COLUMNS) for name, query in load_queries(__file__).items()}
 _LOAD_WITHOUT_LOCKS: Final = QUERIES["load"].without("locks")
 
+MAX_GRANTS: Final = 1_000
+"""How many payments of one subscription are loaded: the newest. Earlier periods are long over."""
+
 MAX_OF_ORDER: Final = 64
 """How many payments of one order are loaded."""
 
@@ -46,6 +56,7 @@ class LoadKeys:
     references: set[str] = field(default_factory=set)
     emails: set[str] = field(default_factory=set)
     users: set[UserId] = field(default_factory=set)
+    grants: dict[SubscriptionId, frozenset[PaymentId]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +160,24 @@ async def _load(connection: Connection, query: Query, keys: LoadKeys, rules: Rul
         id_source_id=[source_id for source_id, _ in ids],
         id_kind=[one.kind for _, one in ids],
         id_value=[one.value for _, one in ids],
-        payment_id=list(keys.payments),
+        payment_id=[*keys.payments, *(one for ids in keys.grants.values() for one in ids)],
         reference=list(keys.references),
         max_of_order=MAX_OF_ORDER,
         email_key=list(keys.emails),
         user_id=list(keys.users),
     )
     assert row is not None
-    return _read_loaded(row, rules)
+    return _read_loaded(row, keys, rules)
+
+
+async def load_grants(
+    connection: Connection, subscription_id: SubscriptionId
+) -> frozenset[PaymentId]:
+    """The payments that granted periods of the subscription. It must be locked."""
+    rows = await QUERIES["grants"].rows(
+        connection, subscription_id=subscription_id, max_grants=MAX_GRANTS
+    )
+    return frozenset(row["id"] for row in rows)
 
 
 def blocked_on_digest(name: str) -> bytes:
@@ -271,7 +292,7 @@ def _id_range(ids: Sequence[object]) -> dict[str, object]:
     return {"first_id": min(ids), "last_id": max(ids)}  # type: ignore[type-var]
 
 
-def _read_loaded(row: asyncpg.Record, rules: Rules) -> Loaded:
+def _read_loaded(row: asyncpg.Record, keys: LoadKeys, rules: Rules) -> Loaded:
     refunds: dict[UUID, dict[str, int]] = {}
     for payment_id, refund_id, amount_minor in row["refunds"]:
         refunds.setdefault(payment_id, {})[refund_id] = amount_minor
@@ -292,6 +313,8 @@ def _read_loaded(row: asyncpg.Record, rules: Rules) -> Loaded:
         rules.plans,
         uuid7,
         rules.kept_on_refund,
+        rules.takes_back_used,
+        keys.grants,
         payment_ids=Rows(payment_ids),
         payments=Rows({one.id: one for one in payments}),
         orders=Rows({one.reference: one for one in orders}),
@@ -304,5 +327,5 @@ def _read_loaded(row: asyncpg.Record, rules: Rules) -> Loaded:
         users=frozenset(row["locked_users"]),
         orders=frozenset(row["locked_orders"]),
     )
-    keys = {(source_id, digest): StoredKey(*key) for source_id, digest, *key in row["keys"]}
-    return Loaded(row["now"], keys, state, locked)
+    known = {(source_id, digest): StoredKey(*key) for source_id, digest, *key in row["keys"]}
+    return Loaded(row["now"], known, state, locked)

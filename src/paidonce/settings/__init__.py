@@ -130,10 +130,10 @@ class RetrySettings(_Section):
 
 
 class RefundSettings(_Section):
-    """Whether a full refund reverses the effect, by the kind of order."""
+    """What a full refund takes back, by the kind of order."""
 
     order: Literal["reverse", "keep"] = "reverse"
-    subscription: Literal["reverse", "keep"] = "reverse"
+    subscription: Literal["unused", "all", "keep"] = "unused"
     booking: Literal["reverse", "keep"] = "reverse"
     wallet: Literal["reverse", "keep"] = "reverse"
 

@@ -251,6 +251,7 @@ CREATE TABLE payments (
     subscription_id    uuid,
     period_start       timestamptz,
     period_end         timestamptz,
+    granted_at         timestamptz,  -- if the period was granted to an earlier payment: when
     review             text COLLATE "C",  -- the error code for which a person should look
     is_linked          boolean NOT NULL DEFAULT false,  -- by an operator
     is_contested       boolean NOT NULL DEFAULT false,  -- its events disagree on order or user
@@ -258,6 +259,7 @@ CREATE TABLE payments (
     is_test            boolean NOT NULL DEFAULT false,
     is_expired         boolean NOT NULL DEFAULT false,  -- only expired deliveries report its money
     other_captures     text[],  -- smaller sums that were reported as captured, such as '990 RUB'
+    refund_times       jsonb,  -- when each refund, and each total of refunds, was reported first
     acceptance         jsonb,  -- by an operator: who, when, why, which sum, for which order or plan
     version            bigint NOT NULL CHECK (version > 0),
     created_at         timestamptz NOT NULL DEFAULT now(),
@@ -302,9 +304,9 @@ CREATE TYPE written_payment AS (
     canceled_at timestamptz, refunded_at timestamptz, processing_at timestamptz,
     disputed_at timestamptz, dispute_won_at timestamptz, applied_at timestamptz,
     applied_minor bigint, reversed_minor bigint, subscription_id uuid, period_start timestamptz,
-    period_end timestamptz, is_linked boolean, is_contested boolean, is_for_refund boolean,
-    is_test boolean, is_expired boolean, other_captures text[], acceptance jsonb, review text,
-    version bigint, next_version bigint
+    period_end timestamptz, granted_at timestamptz, is_linked boolean, is_contested boolean,
+    is_for_refund boolean, is_test boolean, is_expired boolean, other_captures text[],
+    refund_times jsonb, acceptance jsonb, review text, version bigint, next_version bigint
 );
 
 -- The ids under which gateways know a payment. Each leads to one payment.
@@ -352,6 +354,7 @@ CREATE TABLE subscriptions (
     product            text COLLATE "C" NOT NULL,
     status             text COLLATE "C" NOT NULL,
     current_period_end timestamptz,
+    anchor_day         smallint CHECK (anchor_day BETWEEN 1 AND 31),  -- on which its months end
     version            bigint NOT NULL CHECK (version > 0),
     created_at         timestamptz NOT NULL DEFAULT now(),
     updated_at         timestamptz NOT NULL DEFAULT now(),
@@ -363,7 +366,7 @@ CREATE TABLE subscriptions (
 
 CREATE TYPE written_subscription AS (
     id uuid, user_id uuid, product text, status text, current_period_end timestamptz,
-    version bigint
+    anchor_day smallint, version bigint
 );
 
 -- Wallets and ledger ------------------------------------------------------------------------
