@@ -29,7 +29,7 @@ from paidonce.core.events import (
 )
 from paidonce.core.money import Money
 from paidonce.core.orders import BookingStatus, Kind, Order, OrderStatus, booking_status
-from paidonce.core.payments import Facts, Payment, PaymentStatus
+from paidonce.core.payments import Payment, PaymentStatus
 from paidonce.core.plans import Plan, plan_book
 from paidonce.core.state import Applied, Decision, Rows, State
 from paidonce.core.subscriptions import Subscription
@@ -47,13 +47,6 @@ PLANS: Final = plan_book(
     [Plan("monthly", PRICE, "default", PERIOD.days, 0, True, NOW - timedelta(days=900))],
     ["monthly"],
 )
-
-
-def is_disputed(facts: Facts) -> bool:
-    """PAY-2: whether there is a dispute that was not won since."""
-    if facts.disputed_at is None:
-        return False
-    return facts.dispute_won_at is None or facts.dispute_won_at < facts.disputed_at
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from paidonce.core.payments import Facts, Payment, PaymentStatus, facts_from_eve
 from paidonce.core.plans import Plan, plan_book
 from paidonce.core.state import Decision, State
 from paidonce.core.subscriptions import Subscription
-from tests.core.lives import is_disputed
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 SOURCE = SourceId(1)
@@ -344,16 +343,20 @@ def _end(subscription: Subscription | None) -> datetime | None:
 
 
 @pytest.mark.parametrize(
-    "life",
-    [(PAID, ALL_BACK), (PAID, CANCELED), (event_type(EventType.PAID, Money(1, "RUB")), ALL_BACK)],
-    ids=["refunded", "canceled", "mispriced and refunded"],
+    ("life", "review"),
+    [
+        ((PAID, ALL_BACK), None),
+        ((PAID, CANCELED), None),
+        ((event_type(EventType.PAID, Money(1, "RUB")), ALL_BACK), Code.REFUND_EXCESS),
+    ],
+    ids=["refunded", "canceled", "more refunded than paid"],
 )
 def test_an_unapplied_payment_needs_the_same_review_in_every_order(
-    life: Sequence[PaymentEvent],
+    life: Sequence[PaymentEvent], review: Code | None
 ) -> None:
-    """PAY-2: the row is the same in the end, and money that went back waits for nobody."""
+    """PAY-2 PAY-12: the row is the same in the end, and money that went back waits for nobody."""
     reviews = {Life(with_user=False).hears(*order).payment.review for order in orders(life)}
-    assert reviews == {None}
+    assert reviews == {review}
 
 
 @pytest.mark.parametrize("late", [FAILED, VOIDED, PENDING, PROCESSING])
@@ -578,19 +581,19 @@ def test_a_won_dispute_is_cleared_in_any_order(order: list[int]) -> None:
         event_type(EventType.DISPUTED, occurred_at=NOW + timedelta(minutes=1)),
     ]
     known = Life().hears(*(told[one] for one in order)).payment
-    assert not is_disputed(known.facts)
+    assert not known.facts.is_disputed
     assert known.facts.disputed_at == NOW + timedelta(minutes=1)
     assert known.facts.status is PaymentStatus.SUCCEEDED
     assert known.applied_at is not None
     again = event_type(EventType.DISPUTED, occurred_at=NOW + timedelta(hours=2))
-    assert is_disputed(merge(known.facts, facts_from_event(again, NOW)))
+    assert merge(known.facts, facts_from_event(again, NOW)).is_disputed
 
 
 def test_a_dispute_that_is_lost_is_a_refund() -> None:
     """PAY-2 FUL-4"""
     disputed = event_type(EventType.DISPUTED, occurred_at=NOW)
     lived = Life().hears(PAID, disputed)
-    assert (is_disputed(lived.payment.facts), lived.payment.reversed_minor) == (True, 0)
+    assert (lived.payment.facts.is_disputed, lived.payment.reversed_minor) == (True, 0)
     lived.hears(ALL_BACK)
     assert lived.payment.facts.status is PaymentStatus.REFUNDED
     assert _end(lived.subscription) == NOW

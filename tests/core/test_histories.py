@@ -20,7 +20,6 @@ from tests.core.lives import (
     World,
     event_type,
     heard_and_decided,
-    is_disputed,
     is_in_effect,
     order_of,
     status_of,
@@ -292,7 +291,7 @@ def check_payments(world: World, model: Model) -> None:
         captured, refunded = model.captured(name), model.refunded(name)
         assert facts.status is status_of(captured, refunded, model.said(name))
         assert (facts.captured_minor, facts.refunded_minor) == (captured, refunded)
-        assert is_disputed(facts) == model.is_disputed(name)
+        assert facts.is_disputed == model.is_disputed(name)
         obstacles = model.obstacles(about)
         if not model.holds(name):
             is_missing = captured == 0 and (refunded > 0 or EventType.CANCELED in model.said(name))

@@ -385,3 +385,14 @@ def test_only_some_sums_are_remembered() -> None:
     assert up == down
     assert len(up.other_captures) == MAX_CAPTURES - 1
     assert min(up.other_captures) == Money(41 - MAX_CAPTURES, "RUB")
+
+
+def test_more_refunded_than_captured_needs_review() -> None:
+    """PAY-12: in every order, as when a refunded payment is disputed and lost."""
+    events = [paid(PRICE), refunded(PRICE, minute=6), LIFE[4]]
+    for kind in KINDS:
+        for order in permutations(events):
+            world = start(kind)
+            for event in order:
+                world = heard(world, told(kind, event))
+            assert known(world).review is Code.REFUND_EXCESS, (kind, names_of(order))

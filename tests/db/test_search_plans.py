@@ -121,6 +121,8 @@ PAYMENT_FILTERS: Final[Sequence[Filters]] = [
     {"review": "USER_MISSING", "is_to_be_seen": True},
     {"owed": True},
     {"applied": True},
+    {"disputed": True},
+    {"undisputed": True},
     {"status": PaymentStatus.SUCCEEDED},
     {"unusual_status": PaymentStatus.FAILED},
     {"unusual_status": PaymentStatus.REFUNDED},
@@ -193,7 +195,7 @@ MEASURED: Final[dict[str, Any]] = {"first_id": FIRST_ID, "last_id": LAST_ID, "ma
                                    "max_reasons": 100}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["backlog", "unapplied_money", "to_review"])
+@pytest.mark.parametrize("name", ["backlog", "unapplied_money", "to_review", "open_disputes"])
 async def test_the_cost_of_a_scrape_does_not_depend_on_the_backlog(
     histories: Histories, name: str
 ) -> None:

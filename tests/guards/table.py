@@ -173,8 +173,8 @@ GUARDS: Final = (
         "PAY-3",
         _APPLYING,
         "    if payment.applied_at is not None:\n"
-        "        decision = reverse_refunded(state, Decision(",
-        "    if False:\n        decision = reverse_refunded(state, Decision(",
+        "        payable = price.payable if price else None\n",
+        "    if False:\n        payable = price.payable if price else None\n",
         f"{_SETTLE}siblings_inside_a_batch_are_applied_once",
         is_kin=True,
     ),
@@ -386,6 +386,15 @@ GUARDS: Final = (
         "day = anchor_day if is_unbroken and anchor_day is not None else start.day",
         "day = start.day",
         f"{_SETTLE}months_keep_their_anchor_day",
+        is_kin=True,
+    ),
+    Guard(
+        "a dispute is notified once",
+        "PAY-12",
+        "processing/notification_rules.py",
+        "if payment.facts.is_disputed and not self._was_disputed(payment):",
+        "if payment.facts.is_disputed:",
+        "tests/processing/test_notification_rules.py::test_a_dispute_is_notified_when_it_is_opened",
         is_kin=True,
     ),
     Guard(

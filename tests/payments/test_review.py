@@ -222,3 +222,22 @@ def test_an_excess_is_listed_until_it_is_accepted_or_refunded(shop: Shop) -> Non
         assert (found["review"], found["excess"]) == (None, "0.00")
         after = shop.service.api("GET", f"/wallets/{wallet['id']}").json["balance"]
         assert float(after) - float(before) == float(balance)
+
+
+def test_a_dispute_is_listed_and_counted_until_it_is_won(shop: Shop, shared: Shared) -> None:
+    """PAY-12 OBS-2"""
+    payment = shop.name("p")
+    shop.paid(payment, shop.order())
+    payment_id = shop.payment(payment)["id"]
+    before = shop.service.metric("payments_disputed")
+    shared.rows("UPDATE payments SET disputed_at = now() WHERE id = $1", payment_id)
+    listed = items(shop.service, "/payments", disputed="true")
+    assert payment in {one["external_payment_id"] for one in listed}
+    others = items(shop.service, "/payments", disputed="false", limit=500)
+    assert payment not in {one["external_payment_id"] for one in others}
+    assert shop.payment(payment)["disputed_at"] is not None
+    assert shop.service.metric("payments_disputed") == before + 1
+    shared.rows("UPDATE payments SET dispute_won_at = now() WHERE id = $1", payment_id)
+    assert shop.payment(payment)["disputed_at"] is None
+    assert shop.service.metric("payments_disputed") == before
+    assert items(shop.service, "/payments", disputed="true") == []

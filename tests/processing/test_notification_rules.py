@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import orjson
@@ -11,7 +11,15 @@ import pytest
 import pytest_asyncio
 from uuid_utils.compat import uuid7
 
-from paidonce.core.events import Code, EventId, EventStatus, EventType, Outcome, PaymentId
+from paidonce.core.events import (
+    Code,
+    EventId,
+    EventStatus,
+    EventType,
+    Outcome,
+    PaymentEvent,
+    PaymentId,
+)
 from paidonce.core.money import Money
 from paidonce.core.notifications import NotificationKind
 from paidonce.core.retry import RetryPolicy
@@ -84,6 +92,30 @@ async def test_a_mismatch_is_notified_once_with_details(shop: Stage) -> None:
         "currency": "RUB",
         "email": "b***@example.com",
     }
+
+
+async def test_a_dispute_is_notified_when_it_is_opened(shop: Stage) -> None:
+    """PAY-12 OBS-5: once, and again when one is opened after it was won."""
+    await shop.user("p@example.com")
+    await process(shop, shop.paid("p"))
+
+    async def hears(event_type: EventType, day: int) -> None:
+        item = shop.event(event_type, "p", key=f"{event_type} {day}")
+        assert isinstance(item.event, PaymentEvent)
+        at = NOW + timedelta(days=day)
+        event = replace(item.event, occurred_at=at, answer_by=at + timedelta(days=7))
+        await process(shop, replace(item, event=event))
+
+    await hears(EventType.DISPUTED, 1)
+    await hears(EventType.DISPUTED, 2)
+    (notice,) = await told(shop)
+    assert (notice["kind"], notice["payment_id"]) == ("dispute", (await shop.payment("p"))["id"])
+    assert notice["details"]["payment"] == "p"
+    assert notice["details"]["answer_by"].startswith("2026-11-23")
+    await hears(EventType.DISPUTE_WON, 3)
+    assert await kinds(shop) == ["dispute"]
+    await hears(EventType.DISPUTED, 4)
+    assert await kinds(shop) == ["dispute", "dispute"]
 
 
 async def test_a_mismatching_event_of_a_correct_payment_is_notified(

@@ -54,6 +54,8 @@ def unapplied(shop: Stage) -> Payment:
             processing_at=hours(6),
             disputed_at=hours(7),
             dispute_won_at=hours(8),
+            dispute_answer_by=hours(13),
+            refund_times={"=31": hours(5), "#r": hours(6)},
             other_captures=frozenset({Money(700, "RUB"), Money(800, "EUR")}),
         ),
         order="reference",
@@ -74,6 +76,7 @@ def applied(shop: Stage) -> Payment:
         subscription_id=SubscriptionId(uuid7()),
         period_start=hours(10),
         period_end=hours(11),
+        granted_at=hours(14),
     )
 
 
@@ -94,8 +97,8 @@ async def write_and_load(shop: Stage, payment: Payment) -> Payment:
     expected = await by_attribute(shop, "written_payment", payment_row(payment, 0))
     expected["version"] = expected.pop("next_version")
     stored = await shop.one("SELECT * FROM payments WHERE id = $1", payment.id)
-    written, found = orjson.loads(expected.pop("acceptance")), orjson.loads(stored["acceptance"])
-    assert written == found
+    for name in ("acceptance", "refund_times"):  # jsonb formats them anew
+        assert orjson.loads(expected.pop(name)) == orjson.loads(stored[name])
     assert {name: stored[name] for name in expected} == expected
     keys = LoadKeys(ids={(payment.source_id, EXTERNAL_ID)})
     async with shop.database.connection() as connection:
@@ -126,6 +129,7 @@ async def test_every_column_of_a_payment_is_written_and_loaded_by_its_name(
         processing_at=hours(26),
         disputed_at=hours(27),
         dispute_won_at=hours(28),
+        dispute_answer_by=hours(29),
     )
     other = replace(other, facts=facts, order="other", email="q@example.com", plan_id="other")
     await write_and_load(shop, replace(other, review=Code.AMOUNT_MISMATCH))

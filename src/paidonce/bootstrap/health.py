@@ -151,6 +151,7 @@ async def _measured(services: Services) -> list[Metric]:
         backlog = await services.events.backlog()
         money = await services.payments.unapplied_money()
         review = await services.payments.to_review()
+        disputes = await services.payments.open_disputes()
         bans = await services.bans.count()
         pending = await services.notifications.pending()
         findings = await services.reconciliations.open_findings()
@@ -181,6 +182,7 @@ async def _measured(services: Services) -> list[Metric]:
         ),
         metrics.REVIEW.family({(row["reason"],): row["number"] for row in review}),
         metrics.OLDEST_REVIEW.family({(row["reason"],): row["oldest_s"] for row in review}),
+        metrics.DISPUTES.family({(): disputes}),
         metrics.BANS.family({(): bans}),
         metrics.NOTIFICATIONS_PENDING.family({(one.channel,): one.number for one in pending}),
         metrics.NOTIFICATIONS_OLDEST_PENDING.family(

@@ -297,7 +297,7 @@ def _applied_review(decision: Decision, price: Price | None) -> Reason | None:
     captured = payment.facts.captured
     if price is not None and captured is not None and captured.currency != price.amount.currency:
         return Code.CURRENCY_MISMATCH
-    return Code.EXCESS if payment.excess_minor > 0 else None
+    return Code.EXCESS if payment.excess_minor > 0 else _refund_review(payment)
 
 
 def _with_reported(
@@ -326,7 +326,16 @@ def _unpaid_review(payment: Payment) -> Code | None:
         return Code.LINK_CONFLICT
     facts = payment.facts
     is_back = facts.refunded_minor > 0 or facts.canceled_at is not None
-    return Code.PAYMENT_MISSING if facts.captured_minor == 0 and is_back else None
+    if facts.captured_minor == 0 and is_back:
+        return Code.PAYMENT_MISSING
+    return _refund_review(payment)
+
+
+def _refund_review(payment: Payment) -> Code | None:
+    """Whether more was refunded than captured, as when a refunded payment is disputed and lost."""
+    facts = payment.facts
+    is_excess = 0 < facts.captured_minor < facts.refunded_minor
+    return Code.REFUND_EXCESS if is_excess else None
 
 
 def _find_blocker(payment: Payment) -> EventProblem | None:

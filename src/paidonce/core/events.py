@@ -60,6 +60,7 @@ class Code(StrEnum):
     AMOUNT_MISMATCH = "AMOUNT_MISMATCH"
     CURRENCY_MISMATCH = "CURRENCY_MISMATCH"
     EXCESS = "EXCESS"
+    REFUND_EXCESS = "REFUND_EXCESS"
     USER_MISSING = "USER_MISSING"
     UNLINKED_PAYMENT = "UNLINKED_PAYMENT"
     REFUND_WANTED = "REFUND_WANTED"
@@ -124,6 +125,7 @@ class PaymentEvent:
     plan_id: str | None = None
     occurred_at: datetime | None = None
     paid_at: datetime | None = None  # where it differs from occurred_at
+    answer_by: datetime | None = None  # until when a dispute can be answered
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ class NotificationKind(StrEnum):
     PAYMENT_MISSING = "payment_missing"  # a refund whose payment did not arrive within a day
     PROVIDER_MISMATCH = "provider_mismatch"  # the gateway contradicts its own event
     EXPIRED = "expired"  # an authentic delivery was refused because its time had expired
+    DISPUTE = "dispute"  # a customer disputes a payment
     RECEIVABLE = "receivable"  # a refund took more than its wallet holds
     FAILED = "failed"  # any other final failure
     BAN = "ban"  # an address was banned
@@ -33,6 +34,7 @@ _KINDS: Final[Mapping[Reason, NotificationKind]] = {
     Code.AMOUNT_MISMATCH: NotificationKind.MISMATCH,
     Code.CURRENCY_MISMATCH: NotificationKind.MISMATCH,
     Code.EXCESS: NotificationKind.MISMATCH,
+    Code.REFUND_EXCESS: NotificationKind.MISMATCH,
     Code.DUPLICATE_PAYMENT: NotificationKind.DUPLICATE_PAYMENT,
     Code.LINK_CONFLICT: NotificationKind.LINK_CONFLICT,
     Code.ORDER_CLOSED: NotificationKind.ORDER_CLOSED,

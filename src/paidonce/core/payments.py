@@ -66,6 +66,7 @@ class Facts:
     processing_at: datetime | None = None
     disputed_at: datetime | None = None  # of disputes: the latest seen
     dispute_won_at: datetime | None = None
+    dispute_answer_by: datetime | None = None
     is_expired: bool = False  # the capture is known only from expired deliveries
     other_captures: frozenset[Money] = frozenset()  # smaller sums that were reported as captured
     refund_times: Mapping[str, datetime] = field(default_factory=dict)  # the earliest of each
@@ -104,6 +105,13 @@ class Facts:
     @property
     def currency(self) -> str | None:
         return self.captured.currency if self.captured else self.refund_currency
+
+    @property
+    def is_disputed(self) -> bool:
+        """Whether there is a dispute that was not won since."""
+        if self.disputed_at is None:
+            return False
+        return self.dispute_won_at is None or self.dispute_won_at < self.disputed_at
 
     @property
     def held_minor(self) -> int:
@@ -256,7 +264,7 @@ def facts_from_event(event: PaymentEvent, received_at: datetime, is_expired: boo
         case EventType.CANCELED:
             return replace(facts, canceled_at=at)
         case EventType.DISPUTED:
-            return replace(facts, disputed_at=at)
+            return replace(facts, disputed_at=at, dispute_answer_by=event.answer_by)
         case EventType.DISPUTE_WON:
             return replace(facts, dispute_won_at=at)
         case _:
@@ -285,6 +293,7 @@ def merge(one: Facts, other: Facts) -> Facts:
         processing_at=_earlier(one.processing_at, other.processing_at),
         disputed_at=_larger(one.disputed_at, other.disputed_at),
         dispute_won_at=_larger(one.dispute_won_at, other.dispute_won_at),
+        dispute_answer_by=_larger(one.dispute_answer_by, other.dispute_answer_by),
         is_expired=one.is_expired or other.is_expired,
         other_captures=_merge_captures(one, other, captured),
         refund_times=_merge_refund_times(one.refund_times, other.refund_times),

@@ -29,6 +29,7 @@ _NAMES: Final[Mapping[str, tuple[str, str]]] = {
         "contradictions by the gateway",
     ),
     NotificationKind.EXPIRED: ("expired delivery", "expired deliveries"),
+    NotificationKind.DISPUTE: ("dispute", "disputes"),
     NotificationKind.RECEIVABLE: ("uncovered refund", "uncovered refunds"),
     NotificationKind.FAILED: ("failed event", "failed events"),
     NotificationKind.BAN: ("banned address", "banned addresses"),

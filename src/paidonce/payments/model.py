@@ -25,6 +25,11 @@ class PaymentQuery(ListQuery):
         description="Applied, or not applied: money that was received and had no effect.",
         json_schema_extra={"option": "--applied/--not-applied"},
     )
+    disputed: bool | None = Field(
+        None,
+        description="With a dispute that was not won, or without one.",
+        json_schema_extra={"option": "--disputed/--not-disputed"},
+    )
     email: Text | None = Field(None, description="Paid under this e-mail address.")
     order: Text | None = Field(None, description="For the order with this reference.")
     review: Text | None = Field(
@@ -51,7 +56,8 @@ class PaymentView:
 
     `review` is the reason why a person should look at it, or null. `unapplied_s` is the age of
     money that was received and is not applied, or null. `excess` is money of an applied payment
-    above what was applied, as far as it was not refunded.
+    above what was applied, as far as it was not refunded. `disputed_at` is the time of a dispute
+    that was not won, and `dispute_answer_by` the deadline for an answer, if the gateway sends one.
     """
 
     id: UUID
@@ -74,6 +80,7 @@ class PaymentView:
     canceled_at: datetime | None
     refunded_at: datetime | None
     disputed_at: datetime | None
+    dispute_answer_by: datetime | None
     applied_at: datetime | None
     subscription_id: UUID | None
     review: str | None

@@ -11,6 +11,8 @@ SELECT p.id, p.order_reference AS "order", p.user_id, p.email, p.plan_id, p.stat
        (SELECT s.name FROM sources AS s WHERE s.id = p.source_id) AS source,
        CASE WHEN p.dispute_won_at IS NULL OR p.dispute_won_at < p.disputed_at
             THEN p.disputed_at END AS disputed_at,
+       CASE WHEN p.dispute_won_at IS NULL OR p.dispute_won_at < p.disputed_at
+            THEN p.dispute_answer_by END AS dispute_answer_by,
        CASE WHEN p.applied_at IS NULL AND p.captured_minor > p.refunded_minor
              AND p.canceled_at IS NULL
             THEN extract(epoch FROM now() - p.created_at)::bigint END AS unapplied_s,
@@ -29,6 +31,9 @@ SELECT p.id, p.order_reference AS "order", p.user_id, p.email, p.plan_id, p.stat
            AND applied_at IS NULL AND captured_minor > refunded_minor  -- owed
            AND canceled_at IS NULL  -- owed
            AND applied_at IS NOT NULL  -- applied
+           AND disputed_at IS NOT NULL  -- disputed
+           AND (dispute_won_at IS NULL OR dispute_won_at < disputed_at)  -- disputed
+           AND (disputed_at IS NULL OR dispute_won_at >= disputed_at)  -- undisputed
            AND status = :unusual_status  -- unusual_status
            AND status = :status  -- status
            AND source_id = (SELECT id FROM sources WHERE name = :source)  -- source
@@ -48,6 +53,8 @@ SELECT p.id, p.order_reference AS "order", p.user_id, p.email, p.plan_id, p.stat
            AND ROW (p.review, p.id) <= ROW (:review, :last_id)  -- by review
            AND p.applied_at IS NULL AND p.captured_minor > p.refunded_minor  -- by owed
            AND p.canceled_at IS NULL  -- by owed
+           AND p.disputed_at IS NOT NULL  -- by disputed
+           AND (p.dispute_won_at IS NULL OR p.dispute_won_at < p.disputed_at)  -- by disputed
            AND p.status <> 'SUCCEEDED'  -- by unusual_status
            AND ROW (p.status, p.id) >= ROW (:unusual_status, :first_id)  -- by unusual_status
            AND ROW (p.status, p.id) <= ROW (:unusual_status, :last_id)  -- by unusual_status
@@ -99,3 +106,11 @@ SELECT r.reason, count(*) AS number,
       LIMIT :max_counted) AS p
  WHERE r.reason <> 'PAYMENT_MISSING' OR p.created_at < now() - interval '1 day'
  GROUP BY r.reason;
+
+-- name: open_disputes
+SELECT count(*) AS number
+  FROM (SELECT 1
+          FROM payments
+         WHERE disputed_at IS NOT NULL AND (dispute_won_at IS NULL OR dispute_won_at < disputed_at)
+         ORDER BY id
+         LIMIT :max_counted) AS disputed;

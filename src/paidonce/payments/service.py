@@ -103,3 +103,8 @@ class PaymentService:
         """Payments that a person should look at, by reason: number and age of the oldest."""
         async with self._database.connection() as connection:
             return await store.to_review(connection)
+
+    async def open_disputes(self) -> int:
+        """The number of payments with a dispute that was not won."""
+        async with self._database.connection() as connection:
+            return await store.open_disputes(connection)

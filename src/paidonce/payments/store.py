@@ -14,7 +14,7 @@ MAX_IDS_SHOWN: Final = 100
 MAX_REASONS: Final = 100
 PAYMENTS: Final = Search(
     QUERIES["payments"],
-    leading=("order", "email", "review", "owed", "unusual_status"),
+    leading=("order", "email", "review", "disputed", "owed", "unusual_status"),
     fixed={"max_ids": MAX_IDS_SHOWN},
 )
 
@@ -26,6 +26,8 @@ async def search(connection: Connection, query: PaymentQuery) -> Page[Row]:
         filters["unusual_status"] = filters.pop("status")
     if query.applied is False:
         filters["owed"] = filters.pop("applied")
+    if query.disputed is False:
+        filters["undisputed"] = filters.pop("disputed")
     if query.review is not None:
         filters["is_to_be_seen"] = True
     if query.email is not None:
@@ -43,3 +45,10 @@ async def to_review(connection: Connection) -> list[Row]:
     """Payments that need a review, by reason: number, and age of the oldest."""
     bounds = {"first_id": FIRST_ID, "last_id": LAST_ID, "max_reasons": MAX_REASONS}
     return await count_rows(connection, QUERIES["to_review"], **bounds)
+
+
+async def open_disputes(connection: Connection) -> int:
+    """The number of payments with a dispute that was not won."""
+    (row,) = await count_rows(connection, QUERIES["open_disputes"])
+    number: int = row["number"]
+    return number

@@ -33,6 +33,7 @@ class NotificationRules:
         self._now = now
         self._loaded = loaded
         self._reviews: dict[PaymentId, Reason | None] = {}
+        self._disputed: set[PaymentId] = set()
 
     def rows(self, result: items.Result) -> list[WrittenRow]:
         """The rows to be written; none for an event that succeeded."""
@@ -57,6 +58,8 @@ class NotificationRules:
             kind = kind_of_reason(review) if review is not None else None
             if kind is not None and review is not None:
                 yield self._of_review(result, one, kind, review)
+        if payment.facts.is_disputed and not self._was_disputed(payment):
+            yield self._of_dispute(result.item, payment)
         owed_minor = _owed_minor(decision)
         if owed_minor > 0:
             yield self._of_receivable(result.item, payment, owed_minor)
@@ -70,6 +73,15 @@ class NotificationRules:
             before = loaded.review if loaded else None
         self._reviews[payment.id] = payment.review
         return payment.review if payment.review != before else None
+
+    def _was_disputed(self, payment: Payment) -> bool:
+        """Whether the dispute is known already: each is notified once."""
+        loaded = self._loaded.get(payment.id)
+        was_disputed = payment.id in self._disputed or (
+            loaded is not None and loaded.facts.is_disputed
+        )
+        self._disputed.add(payment.id)
+        return was_disputed
 
     def _kind_of_event(self, result: items.Result) -> NotificationKind | None:
         item, outcome = result.item, result.outcome
@@ -106,6 +118,11 @@ class NotificationRules:
         is_later = kind is NotificationKind.PAYMENT_MISSING
         return replace(found, not_before=self._now + PAYMENT_DELAY) if is_later else found
 
+    def _of_dispute(self, item: items.Item, payment: Payment) -> Notification:
+        details = _details(item, payment) | {"answer_by": payment.facts.dispute_answer_by}
+        kind = NotificationKind.DISPUTE
+        return self._notification(kind, self._source_name(payment), item, payment, details)
+
     def _of_receivable(self, item: items.Item, payment: Payment, owed_minor: int) -> Notification:
         currency = payment.facts.currency
         assert currency is not None
@@ -141,8 +158,10 @@ def _is_plain_success(result: items.Result) -> bool:
     if decision is None or result.kind is not items.ResultKind.PROCESSED:
         return False
     payment = decision.payment
-    has_review = payment is not None and payment.review is not None
-    return not (has_review or decision.others or decision.movements)
+    is_unusual = payment is not None and (
+        payment.review is not None or payment.facts.disputed_at is not None
+    )
+    return not (is_unusual or decision.others or decision.movements)
 
 
 def _is_unchanged(item: items.QueuedEvent, outcome: Outcome) -> bool:

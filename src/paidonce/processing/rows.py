@@ -32,6 +32,7 @@ _PENDING = (events.EventStatus.VALIDATED, events.EventStatus.FAILED_RETRYABLE)
 FACT_COLUMNS: Final = (
     "currency", "captured_minor", "refund_total_minor", "refunded_minor", "paid_at", "failed_at",
     "voided_at", "canceled_at", "refunded_at", "processing_at", "disputed_at", "dispute_won_at",
+    "dispute_answer_by",
 )  # fmt: skip
 EFFECT_COLUMNS: Final = (
     "reversed_minor", "subscription_id", "period_start", "period_end", "granted_at", "is_linked",

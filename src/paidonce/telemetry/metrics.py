@@ -198,6 +198,8 @@ OLDEST_REVIEW: Final = Measure(
     "payments_review_oldest_seconds", "Age of the oldest payment that needs a review.", ("reason",)
 )
 
+DISPUTES: Final = Measure("payments_disputed", "Payments with a dispute that was not won.")
+
 BANS: Final = Measure("addresses_banned", "Banned addresses.")
 
 

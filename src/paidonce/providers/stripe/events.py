@@ -123,9 +123,18 @@ def _dispute(kind: str, dispute: read.Object, event: read.Object) -> Event:
     if status in ("won", "warning_closed"):
         return _event(EventType.DISPUTE_WON, dispute, ids)
     if status != "lost":
-        return _event(EventType.DISPUTED, dispute, ids)
+        return replace(_event(EventType.DISPUTED, dispute, ids), answer_by=_answer_by(dispute))
     refund = Refund(f"dispute:{read.required_text(dispute, 'id')}", _money(dispute, "amount"))
     return replace(_event(EventType.REFUNDED, dispute, ids), refund=refund)
+
+
+def _answer_by(dispute: read.Object) -> datetime | None:
+    """Until when Stripe accepts evidence. The dispute counts without it."""
+    details = dispute.get("evidence_details")
+    try:
+        return read.time(details, "due_by") if isinstance(details, dict) else None
+    except MalformedError:
+        return None
 
 
 def _session(kind: str, session: read.Object, event: read.Object) -> Event:

@@ -236,6 +236,7 @@ CREATE TABLE payments (
     processing_at      timestamptz,
     disputed_at        timestamptz,
     dispute_won_at     timestamptz,
+    dispute_answer_by  timestamptz,
     status             text COLLATE "C" NOT NULL GENERATED ALWAYS AS (
         CASE WHEN captured_minor = 0 THEN
             CASE WHEN voided_at IS NOT NULL THEN 'CANCELED'
@@ -291,6 +292,9 @@ CREATE INDEX payments_by_order ON payments (order_reference, id) WHERE order_ref
 
 CREATE INDEX payments_by_review ON payments (review, id) WHERE review IS NOT NULL;
 
+CREATE INDEX payments_disputed ON payments (id)
+    WHERE disputed_at IS NOT NULL AND (dispute_won_at IS NULL OR dispute_won_at < disputed_at);
+
 -- Money that was received and not applied. Failed payments are not applied either, but are not here:
 -- their number grows without limit.
 CREATE INDEX payments_unapplied ON payments (id)
@@ -302,7 +306,8 @@ CREATE TYPE written_payment AS (
     plan_id text, currency text, captured_minor bigint, refund_total_minor bigint,
     refunded_minor bigint, paid_at timestamptz, failed_at timestamptz, voided_at timestamptz,
     canceled_at timestamptz, refunded_at timestamptz, processing_at timestamptz,
-    disputed_at timestamptz, dispute_won_at timestamptz, applied_at timestamptz,
+    disputed_at timestamptz, dispute_won_at timestamptz, dispute_answer_by timestamptz,
+    applied_at timestamptz,
     applied_minor bigint, reversed_minor bigint, subscription_id uuid, period_start timestamptz,
     period_end timestamptz, granted_at timestamptz, is_linked boolean, is_contested boolean,
     is_for_refund boolean, is_test boolean, is_expired boolean, other_captures text[],
