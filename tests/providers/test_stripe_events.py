@@ -215,6 +215,23 @@ def test_a_released_authorisation_is_not_a_refund(version: str | None, refunded:
     assert (event.amount, event.refunded) == (Money(70_000, "USD"), Money(refunded, "USD"))
 
 
+@pytest.mark.parametrize(
+    ("details", "answer_by"),
+    [
+        ({"due_by": 1_795_000_000}, datetime.fromtimestamp(1_795_000_000, UTC)),
+        ({"due_by": None}, None),
+        ({"due_by": "soon"}, None),
+        ("nothing", None),
+    ],
+)
+def test_a_dispute_has_a_deadline_if_stripe_sends_one(
+    details: object, answer_by: datetime | None
+) -> None:
+    """PAY-12 PRV-6: the dispute counts without it."""
+    opened = payment("charge.dispute.created", DISPUTE | {"evidence_details": details})
+    assert (opened.event_type, opened.answer_by) == (EventType.DISPUTED, answer_by)
+
+
 def test_a_dispute_is_a_flag_until_it_is_lost() -> None:
     """PAY-2"""
     opened = payment("charge.dispute.created", DISPUTE)
