@@ -164,5 +164,13 @@ class ConflictError(RequestError):
         self.code = code
 
 
+class UnprocessableRequestError(RequestError):
+    """The request is valid, but what is known does not allow it. `code` says why."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class InvalidRequestError(RequestError):
     """The request is not valid."""

@@ -24,7 +24,15 @@ from paidonce.core.events import (
     UserId,
 )
 from paidonce.core.money import Money
-from paidonce.core.payments import Facts, Payment, PaymentStatus, facts_from_event, merge
+from paidonce.core.payments import (
+    Facts,
+    Payment,
+    PaymentStatus,
+    facts_from_event,
+    gateway_total,
+    merge,
+    refunded_sum,
+)
 from paidonce.core.plans import Plan, plan_book
 from paidonce.core.state import Decision, State
 from paidonce.core.subscriptions import Subscription
@@ -49,7 +57,9 @@ facts = st.builds(
     Facts,
     captured=st.none() | amounts,
     refund_total_minor=st.integers(0, 5),
-    refunds=st.dictionaries(st.sampled_from("abc"), st.integers(0, 5)),
+    refunds=st.dictionaries(
+        st.sampled_from(["a", "b", "dispute:a", "operator:a", "outside:a"]), st.integers(0, 5)
+    ),
     paid_at=times,
     failed_at=times,
     voided_at=times,
@@ -131,6 +141,32 @@ def test_a_refund_of_a_captured_payment_sets_no_refund_currency() -> None:
     assert alone.refund_currency == "RUB"
     assert merge(alone, facts_from_event(paid, NOW)).refund_currency is None
     assert facts_from_event(both, NOW).refund_currency is None
+
+
+def test_what_operators_and_the_gateway_report_counts_once() -> None:
+    """PAY-13: the larger of both, with lost disputes; what the gateway does not know is added."""
+    operators = {"operator:a": 300, "operator:b": 200}
+    assert Facts(refunds=operators).refunded_minor == 500
+    assert Facts(refund_total_minor=400, refunds=operators).refunded_minor == 500
+    lost = {**operators, "dispute:d": 150}
+    assert Facts(refund_total_minor=400, refunds=lost).refunded_minor == 550
+    outside = {**lost, "outside:cash": 50, "re_1": 450}
+    assert Facts(refund_total_minor=400, refunds=outside).refunded_minor == 650
+
+
+@given(
+    total=st.integers(0, 5),
+    refunds=st.dictionaries(
+        st.sampled_from(["a", "b", "dispute:a", "operator:a", "operator:b", "outside:a"]),
+        st.integers(0, 5),
+    ),
+)
+def test_what_was_refunded_survives_being_stored(total: int, refunds: dict[str, int]) -> None:
+    """PAY-2 PAY-13: also if the id of a refund belongs to another payment."""
+    refunded = refunded_sum(total, refunds)
+    assert refunded_sum(gateway_total(total, refunds, refunded), refunds) == refunded
+    known = {name: one for name, one in refunds.items() if name != "a"}
+    assert refunded_sum(gateway_total(total, known, refunded), known) == refunded
 
 
 def test_distinct_refunds_add_up_and_repeats_do_not() -> None:

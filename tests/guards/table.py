@@ -30,6 +30,7 @@ _RACES: Final = "tests/processing/test_races.py::test_"
 _ORDER_RACES: Final = "tests/processing/test_order_races.py::test_"
 _LIVES: Final = "tests/core/test_lives.py::test_"
 _STANDS: Final = "tests/core/test_standing.py::test_"
+_REFUNDS: Final = "tests/payments/test_operator_refunds.py::test_"
 _REPLAYS: Final = "tests/replay/test_replays.py::test_"
 _THIN_REPLAYS: Final = "tests/replay/test_replays_with_lookup.py::test_"
 _RIVALS: Final = "tests/core/test_rival_payments.py::test_"
@@ -395,6 +396,33 @@ GUARDS: Final = (
         "if payment.facts.is_disputed and not self._was_disputed(payment):",
         "if payment.facts.is_disputed:",
         "tests/processing/test_notification_rules.py::test_a_dispute_is_notified_when_it_is_opened",
+        is_kin=True,
+    ),
+    Guard(
+        "a refund that operators and the gateway report counts once",
+        "PAY-13",
+        "core/payments.py",
+        "return max(gateway_minor, operator_minor) + outside_minor",
+        "return gateway_minor + operator_minor + outside_minor",
+        f"{_REFUNDS}a_refund_that_the_gateway_reports_too_counts_once",
+        is_kin=True,
+    ),
+    Guard(
+        "a refund id of an operator belongs to one payment",
+        "PAY-13",
+        "linking/linker.py",
+        "        require_same(owners <= {payment_id}, refund)\n",
+        "",
+        f"{_REFUNDS}other_content_under_the_same_refund_id_is_a_conflict",
+        is_kin=True,
+    ),
+    Guard(
+        "no more is refunded by operators than was captured",
+        "PAY-13",
+        "core/operator_refunds.py",
+        "if after.refunded_minor > after.captured_minor:",
+        "if False:",
+        f"{_REFUNDS}no_more_is_refunded_than_the_payment_has_left",
         is_kin=True,
     ),
     Guard(

@@ -71,6 +71,8 @@ def problem_of(error: errors.PaidonceError) -> Problem:
             return Problem(404, error.code, f"{error}.")
         case errors.ConflictError():
             return Problem(409, error.code, f"{error}.")
+        case errors.UnprocessableRequestError():
+            return Problem(422, error.code, f"{error}.")
         case errors.InvalidRequestError():
             return Problem(400, error.code, f"{error}.")
         case _:

@@ -22,6 +22,12 @@ MAX_EXTERNAL_ID: Final = 255
 LOST_DISPUTE_PREFIX: Final = "dispute:"
 """Prefix of refund ids that are lost disputes. Gateways do not count these among refunds."""
 
+OPERATOR_REFUND_PREFIX: Final = "operator:"
+"""Prefix of refund ids that an operator recorded. The gateway may report the same money, too."""
+
+OUTSIDE_REFUND_PREFIX: Final = "outside:"
+"""Prefix of refund ids that an operator recorded and the gateway does not know of, as cash."""
+
 
 class EventType(StrEnum):
     """What happened to a payment."""

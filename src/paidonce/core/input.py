@@ -9,6 +9,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     StringConstraints,
 )
 
@@ -55,4 +56,6 @@ class Input(BaseModel):
 class Reason(Input):
     """The reason of an action, for the audit log."""
 
-    reason: Annotated[Text, StringConstraints(min_length=1)]
+    reason: Annotated[Text, StringConstraints(min_length=1)] = Field(
+        description="The reason, for the audit log."
+    )

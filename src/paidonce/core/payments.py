@@ -13,6 +13,8 @@ from typing import Final, TypeVar, assert_never
 from paidonce.core.email import email_key
 from paidonce.core.events import (
     LOST_DISPUTE_PREFIX,
+    OPERATOR_REFUND_PREFIX,
+    OUTSIDE_REFUND_PREFIX,
     EventType,
     ExternalId,
     PaymentEvent,
@@ -84,7 +86,7 @@ class Facts:
     def refunded_minor(self) -> int:
         if not self.refunds:
             return self.refund_total_minor
-        return _refunded_minor(self.refund_total_minor, self.refunds)
+        return refunded_sum(self.refund_total_minor, self.refunds)
 
     @property
     def returned_at(self) -> datetime | None:
@@ -100,7 +102,7 @@ class Facts:
         known = {key for key, reported_at in self.refund_times.items() if reported_at <= at}
         totals = (int(key.removeprefix(_TOTAL)) for key in known if key.startswith(_TOTAL))
         single = {name: one for name, one in self.refunds.items() if _SINGLE + name in known}
-        return _refunded_minor(max(totals, default=0), single)
+        return refunded_sum(max(totals, default=0), single)
 
     @property
     def currency(self) -> str | None:
@@ -474,10 +476,36 @@ def _merge_captures(one: Facts, other: Facts, captured: Money | None) -> frozens
     return frozenset(known[: MAX_CAPTURES - 1])
 
 
-def _refunded_minor(total_minor: int, refunds: Mapping[str, int]) -> int:
-    """The largest total, or the sum of distinct refunds. Lost disputes are never in a total."""
-    lost = sum(one for name, one in refunds.items() if name.startswith(LOST_DISPUTE_PREFIX))
-    return max(total_minor, sum(refunds.values()) - lost) + lost
+def refunded_sum(total_minor: int, refunds: Mapping[str, int]) -> int:
+    """What was refunded: the larger of what the gateway and what operators report.
+
+    The gateway reports totals, or distinct refunds; lost disputes are never in a total. What was
+    refunded outside of the gateway comes on top.
+    """
+    operator_minor = outside_minor = lost_minor = single_minor = 0
+    for name, amount_minor in refunds.items():
+        if name.startswith(OPERATOR_REFUND_PREFIX):
+            operator_minor += amount_minor
+        elif name.startswith(OUTSIDE_REFUND_PREFIX):
+            outside_minor += amount_minor
+        elif name.startswith(LOST_DISPUTE_PREFIX):
+            lost_minor += amount_minor
+        else:
+            single_minor += amount_minor
+    gateway_minor = max(total_minor, single_minor) + lost_minor
+    return max(gateway_minor, operator_minor) + outside_minor
+
+
+def gateway_total(total_minor: int, refunds: Mapping[str, int], refunded_minor: int) -> int:
+    """The total that explains what was refunded, if the distinct refunds do not.
+
+    A refund id may belong to another payment. Such a refund is only a part of the total.
+    """
+    if refunded_sum(total_minor, refunds) >= refunded_minor:
+        return total_minor
+    prefixes = (LOST_DISPUTE_PREFIX, OUTSIDE_REFUND_PREFIX)
+    apart_minor = sum(one for name, one in refunds.items() if name.startswith(prefixes))
+    return refunded_minor - apart_minor
 
 
 def _refund_times(event: PaymentEvent, at: datetime) -> Mapping[str, datetime]:

@@ -18,6 +18,7 @@ from uuid_utils.compat import uuid7
 from paidonce.core.apply import blocked_on_email, blocked_on_order, blocked_on_payment
 from paidonce.core.email import email_key
 from paidonce.core.events import PaymentId, UserId
+from paidonce.core.operator_refunds import OperatorRefund, require_same
 from paidonce.core.orders import Order
 from paidonce.db.audit import record_action
 from paidonce.db.pool import Database, Trouble, trouble
@@ -111,16 +112,18 @@ class Linker:
 
     async def link(
         self, payment_id: PaymentId, link: Link, actor: str, action: str, **details: object
-    ) -> None:
-        """Link a payment, and apply it if possible. The action is audited.
+    ) -> bool:
+        """Execute the instruction, and apply the payment if possible. The action is audited.
 
-        Raises NotFoundError, or ConflictError when it was applied to something else already.
+        Returns whether it changed the payment. Raises NotFoundError, or what `apply_link` raises.
         """
         reapply = Reapply(payment_id, link)
 
         async def process_linked(connection: Connection, rules: Rules) -> BatchResult:
+            if link.refund is not None:
+                await self._lock_refund(connection, payment_id, link.refund)
             processed = await hook_calls.process_with_hooks(connection, reapply, rules)
-            if not _has_rest(processed):
+            if not _has_rest(processed) and (link.refund is None or _has_changed(processed)):
                 await record_action(connection, actor, action, payment_id, None, **details)
             return processed
 
@@ -137,6 +140,18 @@ class Linker:
                 lambda connection, rules: self._process(connection, rules, names)
             )
         )
+        return _has_changed(processed)
+
+    async def _lock_refund(
+        self, connection: Connection, payment_id: PaymentId, refund: OperatorRefund
+    ) -> None:
+        """Let nobody else record a refund with this id now.
+
+        Raises ConflictError if another payment has it.
+        """
+        await processing_store.lock_name(connection, f"refund:{refund.id}")
+        owners = await store.payments_with_refund(connection, payment_id, refund)
+        require_same(owners <= {payment_id}, refund)
 
     async def _create(
         self, name: str, create: Callable[[Connection], Awaitable[T]], process: Body[BatchResult]
@@ -219,6 +234,12 @@ class Linker:
 def _has_rest(processed: BatchResult) -> bool:
     is_locked = any(result.kind is ResultKind.LOCKED for result in processed.results)
     return is_locked or len(processed.results) >= MAX_AT_ONCE
+
+
+def _has_changed(processed: BatchResult) -> bool:
+    """Whether an instruction changed its payment."""
+    decisions = (result.decision for result in processed.results)
+    return any(one is not None and one.payment != one.payment_before for one in decisions)
 
 
 def _blocked_on_names(processed: BatchResult) -> list[str]:

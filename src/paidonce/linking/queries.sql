@@ -51,3 +51,9 @@ SELECT id FROM payments
  WHERE order_reference = :reference AND applied_at IS NULL AND captured_minor > 0
  ORDER BY review IS DISTINCT FROM 'ORDER_MISSING', id
  LIMIT :limit;
+
+-- name: payments_with_refund
+SELECT r.payment_id
+  FROM payments AS p
+  JOIN refunds AS r ON r.source_id = p.source_id
+ WHERE p.id = :payment_id AND r.refund_id = ANY (:refund_id::text[]);

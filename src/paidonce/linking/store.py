@@ -8,6 +8,7 @@ import asyncpg
 
 from paidonce.core.email import email_key
 from paidonce.core.events import PaymentId
+from paidonce.core.operator_refunds import OperatorRefund
 from paidonce.core.orders import Order
 from paidonce.db.queries import Connection, load_queries
 from paidonce.errors import ConflictError, NotFoundError
@@ -80,6 +81,16 @@ async def close_order(connection: Connection, reference: str) -> UUID:
         await require_order(connection, reference)
         raise ConflictError(f"order {reference} is paid: refund it first")
     return order_id
+
+
+async def payments_with_refund(
+    connection: Connection, payment_id: PaymentId, refund: OperatorRefund
+) -> set[PaymentId]:
+    """The payments of the same source that have a refund with this id of an operator."""
+    rows = await QUERIES["payments_with_refund"].rows(
+        connection, payment_id=payment_id, refund_id=[refund.refund_id, refund.other_refund_id]
+    )
+    return {row["payment_id"] for row in rows}
 
 
 async def unapplied_payments_of_email(

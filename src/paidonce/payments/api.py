@@ -2,12 +2,12 @@
 
 from uuid import UUID
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 
 from paidonce.api.requests import FromQuery, Operator, Reader
 from paidonce.core.input import Input, Reason, Text
 from paidonce.db.paging import Page
-from paidonce.payments.model import PaymentQuery, PaymentView
+from paidonce.payments.model import PaymentQuery, PaymentView, RefundRequest
 from paidonce.payments.service import PaymentService
 
 
@@ -59,3 +59,16 @@ def add_to(api: FastAPI, payments: PaymentService) -> None:
     async def unmark_for_refund(payment_id: UUID, body: Reason, actor: Operator) -> PaymentView:
         """Remove the mark for refund; the payment is applied if possible."""
         return await payments.unmark_for_refund(payment_id, actor, body.reason)
+
+    @api.post("/api/v1/payments/{payment_id}/refunds", status_code=201, tags=["payments"])
+    async def record_refund(
+        payment_id: UUID, body: RefundRequest, actor: Operator, answer: Response
+    ) -> PaymentView:
+        """Record a refund that was made elsewhere; what it pays for is taken back.
+
+        A repeat is 200. Another payment or amount under the same `refund_id` is 409
+        `IDEMPOTENCY_CONFLICT`; more than the payment has left is 422 `REFUND_EXCESS`.
+        """
+        payment, is_new = await payments.record_refund(payment_id, actor, body)
+        answer.status_code = 201 if is_new else 200
+        return payment

@@ -6,7 +6,7 @@ from uuid import UUID
 import typer
 
 from paidonce.db.paging import all_pages
-from paidonce.payments.model import PaymentQuery
+from paidonce.payments.model import PaymentQuery, PaymentView, RefundRequest
 from paidonce.terminal.commands import Commands, Limit, Reason, Result
 from paidonce.terminal.output import columns
 from paidonce.terminal.session import Services, operator
@@ -61,3 +61,14 @@ def mark_for_refund(services: Services, payment_id: UUID, reason: Reason) -> Res
 def unmark_for_refund(services: Services, payment_id: UUID, reason: Reason) -> Result:
     """Remove the mark for refund; the payment is applied if possible."""
     return services.payments.unmark_for_refund(payment_id, operator(), reason)
+
+
+@commands.operation("refund")
+def record_refund(services: Services, payment_id: UUID, refund: RefundRequest) -> Result:
+    """Record a refund that was made elsewhere; what it pays for is taken back."""
+    return _recorded(services, payment_id, refund)
+
+
+async def _recorded(services: Services, payment_id: UUID, refund: RefundRequest) -> PaymentView:
+    payment, _ = await services.payments.record_refund(payment_id, operator(), refund)
+    return payment

@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
 from uuid import UUID
 
 import orjson
-from pydantic import Field
+from pydantic import Field, StringConstraints
 from typing_extensions import TypedDict
 
-from paidonce.core.input import Text
+from paidonce.core.input import Reason, Text, Time
 from paidonce.core.money import format_minor
+from paidonce.core.operator_refunds import MAX_REFUND_ID
 from paidonce.core.payments import PaymentStatus
 from paidonce.db.paging import ListQuery
 from paidonce.db.queries import Row, from_row
@@ -34,6 +36,26 @@ class PaymentQuery(ListQuery):
     order: Text | None = Field(None, description="For the order with this reference.")
     review: Text | None = Field(
         None, description="That need a review for this reason, such as `AMOUNT_MISMATCH`."
+    )
+
+
+class RefundRequest(Reason):
+    """A refund that was made elsewhere, in the currency of the payment.
+
+    `refund_id` makes it count once, and is your own or the gateway's. If the gateway reports the
+    refund as well, it counts once. With `outside_gateway` (cash, a bank transfer) it is added to
+    what the gateway reports.
+    """
+
+    refund_id: Annotated[Text, StringConstraints(min_length=1, max_length=MAX_REFUND_ID)] = Field(
+        description="The id of the refund: it counts once."
+    )
+    amount: Text = Field(description="The amount, in the currency of the payment.")
+    occurred_at: Time | None = Field(None, description="When it was made; now if not given.")
+    outside_gateway: bool = Field(
+        False,
+        description="The gateway does not know of it, as cash.",
+        json_schema_extra={"option": "--outside-gateway"},
     )
 
 

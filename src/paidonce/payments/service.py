@@ -1,19 +1,22 @@
 """What operators can ask about payments, and do with those that are not applied."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 from paidonce.core.accept import AcceptRequest
 from paidonce.core.actors import Actor
 from paidonce.core.events import PaymentId, UserId
+from paidonce.core.money import Money, money
+from paidonce.core.operator_refunds import OperatorRefund, nothing_captured
 from paidonce.db.paging import Page
 from paidonce.db.pool import Database
-from paidonce.errors import InvalidRequestError, NotFoundError
+from paidonce.errors import InvalidMoneyError, InvalidRequestError, NotFoundError
 from paidonce.linking import store as linking_store
 from paidonce.linking.linker import Linker
 from paidonce.payments import store
-from paidonce.payments.model import PaymentQuery, PaymentView, payment_view
+from paidonce.payments.model import PaymentQuery, PaymentView, RefundRequest, payment_view
 from paidonce.processing.items import Link
 from paidonce.users.service import UserService
 
@@ -80,6 +83,32 @@ class PaymentService:
         link = Link(is_for_refund=False)
         return await self._link(payment_id, link, actor, "unmarked_for_refund", reason=reason)
 
+    async def record_refund(
+        self, payment_id: UUID, actor: Actor, refund: RefundRequest
+    ) -> tuple[PaymentView, bool]:
+        """Record a refund that was made elsewhere; returns whether it is new.
+
+        What the gateway reports later counts once. Raises NotFoundError, InvalidRequestError,
+        ConflictError (`IDEMPOTENCY_CONFLICT`), or UnprocessableRequestError if it is too much.
+        """
+        payment = await self.get(payment_id)
+        if payment.currency is None:
+            raise nothing_captured(payment_id)
+        amount = _refund_amount(refund.amount, payment.currency)
+        at = refund.occurred_at or datetime.now(UTC)
+        recorded = OperatorRefund(refund.refund_id, amount, at, refund.outside_gateway)
+        is_new = await self._linker.link(
+            PaymentId(payment_id),
+            Link(refund=recorded),
+            actor.name,
+            "refund_recorded",
+            reason=refund.reason,
+            refund_id=refund.refund_id,
+            amount=str(amount),
+            outside_gateway=refund.outside_gateway,
+        )
+        return await self.get(payment_id), is_new
+
     async def _link(
         self, payment_id: UUID, link: Link, actor: Actor, action: str, **details: str
     ) -> PaymentView:
@@ -108,3 +137,14 @@ class PaymentService:
         """The number of payments with a dispute that was not won."""
         async with self._database.connection() as connection:
             return await store.open_disputes(connection)
+
+
+def _refund_amount(amount: str, currency: str) -> Money:
+    """The amount of a refund. Raises InvalidRequestError."""
+    try:
+        refunded = money(amount, currency)
+    except InvalidMoneyError as error:
+        raise InvalidRequestError(f"amount: {error}") from None
+    if refunded.amount_minor == 0:
+        raise InvalidRequestError("amount: give one above zero")
+    return refunded

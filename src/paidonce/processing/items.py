@@ -9,6 +9,7 @@ from typing import Final
 from paidonce.core import events
 from paidonce.core.accept import AcceptRequest, accept
 from paidonce.core.masking import Masker
+from paidonce.core.operator_refunds import OperatorRefund, record_refund
 from paidonce.core.orders import Kind
 from paidonce.core.payments import Payment
 from paidonce.core.plans import PlanBook
@@ -173,12 +174,15 @@ class Link:
     order: str | None = None
     accept: AcceptRequest | None = None
     is_for_refund: bool | None = None  # True marks it for refund, False removes the mark
+    refund: OperatorRefund | None = None
 
 
 def apply_link(state: State, payment: Payment, link: Link, now: datetime) -> Payment:
-    """The payment after the instruction. Raises ConflictError."""
+    """The payment after the instruction. Raises ConflictError, UnprocessableRequestError."""
     if link.accept is not None:
         return accept(state, payment, link.accept, now)
+    if link.refund is not None:
+        return record_refund(payment, link.refund)
     names_another = link.user_id not in (None, payment.user_id) or link.order not in (
         None,
         payment.order,

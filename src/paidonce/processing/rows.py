@@ -20,7 +20,7 @@ from paidonce.core.callbacks import gateway_status_of
 from paidonce.core.email import email_key
 from paidonce.core.money import Money, format_minor
 from paidonce.core.orders import Kind, Order, OrderStatus
-from paidonce.core.payments import Acceptance, Facts, Payment
+from paidonce.core.payments import Acceptance, Facts, Payment, gateway_total
 from paidonce.core.state import Applied, Effect, Movement, Reinstated, Reversed
 from paidonce.core.subscriptions import Subscription, SubscriptionStatus
 from paidonce.core.wallets import Wallet
@@ -134,13 +134,11 @@ def read_payment(
         version,
     ) = cells[_FACTS:]
     was_paid = times[0] is not None
-    # A refund id may belong to another payment. Such a refund is only part of the total.
-    is_explained = max(total_minor, sum(refunds.values())) >= refunded_minor
     times += (is_expired, _read_captures(captures) if captures else frozenset())
     times.append(_read_times(refund_times) if refund_times else {})
     facts = Facts(
         Money(captured_minor, currency) if currency and was_paid else None,
-        total_minor if is_explained else refunded_minor,
+        gateway_total(total_minor, refunds, refunded_minor) if refunded_minor else 0,
         refunds,
         None if was_paid else currency,
         *times,

@@ -67,8 +67,13 @@ UPDATE reconciliations AS r
  WHERE r.id = :id;
 
 -- name: recorded_payments
+-- What was refunded outside of the gateway is not in its statement.
 SELECT i.kind, i.external_id, p.id, p.order_reference, p.currency, p.captured_minor,
-       p.refunded_minor, p.canceled_at, p.is_expired
+       p.refunded_minor - coalesce((
+           SELECT sum(r.amount_minor) FROM refunds AS r
+            WHERE r.payment_id = p.id AND starts_with(r.refund_id, 'outside:'))::bigint, 0)
+           AS refunded_minor,
+       p.canceled_at, p.is_expired
   FROM unnest(:kind::text[], :external_id::text[]) AS w (kind, external_id)
   JOIN payment_ids AS i
     ON i.source_id = :source_id AND i.kind = w.kind AND i.external_id = w.external_id

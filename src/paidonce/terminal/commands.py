@@ -1,4 +1,4 @@
-"""Makes commands of calls to services, and options of the filters of a query."""
+"""Makes commands of calls to services, and options of the fields of a query or a request."""
 
 import inspect
 import re
@@ -41,7 +41,7 @@ class Commands(typer.Typer):
         """Make a command of a function that calls a service; `show` prints what it returns.
 
         The first parameter of the function is the services; the others become arguments and
-        options, and a query becomes an option for each of its filters.
+        options, and a query or a request becomes an option for each of its fields.
         """
 
         def add(call: Call) -> Callable[..., None]:
@@ -58,7 +58,7 @@ class Commands(typer.Typer):
 
 
 def query_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter that is a query, if any, by an option for each of its filters.
+    """Replace the parameter that is a model, if any, by an option for each of its fields.
 
     A field's description is the help of its option. `json_schema_extra={"option": "--a/--b"}` gives
     an option another name. Times may be given as `7d` or `12h`, which means so long ago.
@@ -124,6 +124,9 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
     extra = field.json_schema_extra
     names = [str(extra["option"])] if isinstance(extra, Mapping) and "option" in extra else []
     kind: Any = str if _is_time(field) else _plain_type(field)
+    if field.is_required():
+        annotation: Any = Annotated[kind, typer.Option(*names, help=field.description)]
+        return _parameter(name, inspect.Parameter.empty, annotation)
     default = None if field.default is None else field.get_default()
     annotation = Annotated[Optional[kind], typer.Option(*names, help=field.description)]  # noqa: UP045
     return _parameter(name, default, annotation)
