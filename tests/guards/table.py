@@ -35,6 +35,7 @@ _REPLAYS: Final = "tests/replay/test_replays.py::test_"
 _THIN_REPLAYS: Final = "tests/replay/test_replays_with_lookup.py::test_"
 _RIVALS: Final = "tests/core/test_rival_payments.py::test_"
 _SETTLE: Final = "tests/processing/test_process.py::test_"
+_UNREADABLE: Final = "tests/inbox/test_unreadable_money.py::test_"
 _WORKER: Final = "tests/queue/test_worker.py::test_"
 _ANSWERS: Final = "tests/inbox/test_http_answers.py::test_"
 _ALIPAY: Final = "tests/providers/test_alipay.py::test_"
@@ -396,6 +397,34 @@ GUARDS: Final = (
         "if payment.facts.is_disputed and not self._was_disputed(payment):",
         "if payment.facts.is_disputed:",
         "tests/processing/test_notification_rules.py::test_a_dispute_is_notified_when_it_is_opened",
+        is_kin=True,
+    ),
+    Guard(
+        "verified money that cannot be read is listed",
+        "REC-8",
+        _INTAKE,
+        "replace(refused, event=PaymentEvent(EventType.UNREADABLE, ids)) if ids else refused",
+        "refused",
+        f"{_UNREADABLE}money_that_cannot_be_read_is_listed_until_it_is_reported_again",
+        is_kin=True,
+    ),
+    Guard(
+        "only the money of verified deliveries is listed",
+        "REC-8",
+        _INTAKE,
+        "    if not refused.signature_valid:\n        return refused\n    try:",
+        "    try:",
+        f"{_UNREADABLE}only_a_verified_delivery_that_says_paid_is_listed",
+        is_kin=True,
+    ),
+    Guard(
+        "another order, plan or address under one key is a conflict",
+        "INB-2",
+        "processing/batch.py",
+        "(is_same and is_same_purpose(stored.purpose, _purpose(item)))",
+        "is_same",
+        "tests/inbox/test_forgery_and_conflicts.py"
+        "::test_the_same_event_id_with_another_meaning_is_a_conflict",
         is_kin=True,
     ),
     Guard(

@@ -62,6 +62,8 @@ def test_a_delivery_without_any_signature_is_refused(shared: Shared) -> None:
         ("status", {}, {"status": "failed"}),
         ("late", {"status": "pending"}, {"status": "paid"}),
         ("payment", {}, {"external_payment_id": "another"}),
+        ("plan", {"plan_id": "monthly"}, {"plan_id": "yearly"}),
+        ("address", {}, {"email": "somebody-else@example.com"}),
     ],
 )
 def test_the_same_event_id_with_another_meaning_is_a_conflict(

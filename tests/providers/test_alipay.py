@@ -326,7 +326,7 @@ def test_a_form_with_too_many_parameters_is_rejected() -> None:
         {"notify_time": "…"},
         {"notify_time": "2026-13-15 20:00:00"},
         {"notify_time": "2026-11-15T20:00:00"},
-        {"gmt_payment": "0001-01-01 00:00:00"},
+        {"gmt_refund": "0001-01-01 00:00:00"},
         {"trans_currency": "XXX"},
         {"charset": "utf-16"},
         {"notify_type": "a\x00b"},
@@ -454,6 +454,15 @@ def test_a_source_requires_its_app_and_seller() -> None:
         source(currency="CNY")
     with pytest.raises(ConfigurationError, match=r"secrets: .* public_keys"):
         alipay.configure(ProviderConfig(KEY, ("secret",), ADDRESSEES))
+
+
+@pytest.mark.parametrize("name", ["gmt_payment", "gmt_close"])
+def test_a_time_that_cannot_be_read_is_dropped(name: str) -> None:
+    """REC-8: the rest counts."""
+    delivery = sent(payment_parameters(**{name: "0001-01-01 00:00:00"}))
+    event = ALIPAY.translate(delivery)
+    assert isinstance(event, PaymentEvent)
+    assert (event.amount, delivery.dropped) == (Money(8_888, "CNY"), [name])
 
 
 def test_an_expired_notification_is_not_reported_as_forged() -> None:

@@ -110,7 +110,8 @@ def test_a_delivery_that_is_not_from_alipay_is_rejected(shared: Shared) -> None:
         (trade_parameters("t-5", total_amount="88,88"), "alipay", 400),
     ):
         assert answer(notify(service, parameters, key)) == (status, *FAIL)
-    assert trades(service, "t-5") == []
+    (unreadable,) = trades(service, "t-5")
+    assert (unreadable["applied_at"], unreadable["review"]) == (None, "MALFORMED")
     (trade,) = trades(service, "t-late")
     assert (trade["applied_at"], trade["review"]) == (None, "TIMESTAMP_EXPIRED")
     assert answer(notify(service, trade_parameters("t-5"))) == SUCCESS

@@ -71,7 +71,7 @@ async def test_a_refused_event_does_not_prevent_creating_its_user(
     """PAY-5: what else that user has paid is applied."""
     items = [shop.paid("bad", email="p@example.com"), shop.paid("good", email="p@example.com")]
     await processor.process(items)
-    source = replace(shop.source, provider=Poisoned(unreadable_payment="bad"))
+    source = replace(shop.source, provider=Poisoned(bad_payment="bad"))
     linker = Linker(shop.database, replace(shop.rules, sources={source.id: source}))
     _, is_new = await linker.create_user("p@example.com", "somebody")
     assert is_new

@@ -261,12 +261,12 @@ async def test_an_unreadable_event_delays_no_other(shop: Stage, processor: Proce
 class Poisoned(Plain):
     """A reader that lets through what no text column can hold."""
 
-    unreadable_payment: str = "bad"
+    bad_payment: str = "bad"
 
     def translate(self, delivery: Delivery) -> PaymentEvent | Ignored:
         event = super().translate(delivery)
         assert isinstance(event, PaymentEvent)
-        is_bad = event.ids[0].value == self.unreadable_payment
+        is_bad = event.ids[0].value == self.bad_payment
         return replace(event, plan_id="x\x00y") if is_bad else event
 
 

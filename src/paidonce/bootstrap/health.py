@@ -165,11 +165,12 @@ async def _measured(services: Services) -> list[Metric]:
     nothing = {"number": 0, "oldest_s": 0.0}
     rows = {(status,): waiting.get(status, nothing) for status in WAITING_STATUSES}
     counts: dict[tuple[str, ...], float] = {
-        (row["currency"], row["reason"]): row["number"] for row in money
+        (row["currency"] or "", row["reason"]): row["number"] for row in money
     }
     amounts: dict[tuple[str, ...], float] = {
         (row["currency"], row["reason"]): row["sum_minor"] / 10 ** EXPONENTS[row["currency"]]
         for row in money
+        if row["currency"]
     }
     return [
         metrics.BACKLOG.family({labels: row["number"] for labels, row in rows.items()}),

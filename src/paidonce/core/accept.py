@@ -47,6 +47,8 @@ def accept(state: State, payment: Payment, request: AcceptRequest, now: datetime
     for everything else, and names what can be done instead.
     """
     captured = payment.facts.captured
+    if payment.review is Code.MALFORMED:
+        raise _not_acceptable(payment, "its delivery cannot be read: let the gateway send it again")
     if captured is None or not payment.has_funds:
         raise _not_acceptable(payment, "it holds no money")
     target = find_target(state, payment)

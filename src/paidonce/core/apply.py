@@ -321,10 +321,12 @@ def _fits(reported: Money, payment: Payment, price: Price) -> bool:
 
 
 def _unpaid_review(payment: Payment) -> Code | None:
-    """Why a payment without money needs review: a refund without a capture, or a conflict."""
+    """Why a payment without known money needs review."""
     if payment.is_contested:
         return Code.LINK_CONFLICT
     facts = payment.facts
+    if facts.unreadable_at is not None:
+        return Code.MALFORMED
     is_back = facts.refunded_minor > 0 or facts.canceled_at is not None
     if facts.captured_minor == 0 and is_back:
         return Code.PAYMENT_MISSING

@@ -41,5 +41,7 @@ def gateway_status_of(event_type: EventType) -> GatewayStatus | None:
             return GatewayStatus.PENDING
         case EventType.CANCELED | EventType.REFUNDED | EventType.DISPUTED | EventType.DISPUTE_WON:
             return None  # the money was returned, or may be
+        case EventType.UNREADABLE:
+            return None
         case _:
             assert_never(event_type)

@@ -41,6 +41,7 @@ class EventType(StrEnum):
     REFUNDED = "refunded"
     DISPUTED = "disputed"  # a lost dispute is REFUNDED
     DISPUTE_WON = "dispute_won"
+    UNREADABLE = "unreadable"  # reported as paid, but how much and for what cannot be read
 
 
 class EventStatus(StrEnum):

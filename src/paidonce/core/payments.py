@@ -69,6 +69,7 @@ class Facts:
     disputed_at: datetime | None = None  # of disputes: the latest seen
     dispute_won_at: datetime | None = None
     dispute_answer_by: datetime | None = None
+    unreadable_at: datetime | None = None  # reported as paid, unreadably; None once it is captured
     is_expired: bool = False  # the capture is known only from expired deliveries
     other_captures: frozenset[Money] = frozenset()  # smaller sums that were reported as captured
     refund_times: Mapping[str, datetime] = field(default_factory=dict)  # the earliest of each
@@ -269,6 +270,8 @@ def facts_from_event(event: PaymentEvent, received_at: datetime, is_expired: boo
             return replace(facts, disputed_at=at, dispute_answer_by=event.answer_by)
         case EventType.DISPUTE_WON:
             return replace(facts, dispute_won_at=at)
+        case EventType.UNREADABLE:
+            return replace(facts, unreadable_at=at)
         case _:
             assert_never(event.event_type)
 
@@ -296,6 +299,7 @@ def merge(one: Facts, other: Facts) -> Facts:
         disputed_at=_larger(one.disputed_at, other.disputed_at),
         dispute_won_at=_larger(one.dispute_won_at, other.dispute_won_at),
         dispute_answer_by=_larger(one.dispute_answer_by, other.dispute_answer_by),
+        unreadable_at=None if captured else _earlier(one.unreadable_at, other.unreadable_at),
         is_expired=one.is_expired or other.is_expired,
         other_captures=_merge_captures(one, other, captured),
         refund_times=_merge_refund_times(one.refund_times, other.refund_times),

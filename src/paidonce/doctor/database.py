@@ -163,7 +163,8 @@ async def _money(connection: Connection, settings: Settings) -> CheckResult:
     if not rows:
         return ok("all received money is applied")
     sums = [
-        f"{Money(row['sum_minor'], row['currency'])} ({row['number']}, {row['reason'] or 'new'})"
+        f"{Money(row['sum_minor'], row['currency']) if row['currency'] else 'an unknown sum'}"
+        f" ({row['number']}, {row['reason'] or 'new'})"
         for row in rows
     ]
     found = f"received and not applied: {', '.join(sums)}"

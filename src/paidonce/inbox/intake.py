@@ -53,8 +53,8 @@ class Intake:
         """Accept a delivery; returns after its event is committed.
 
         Raises RejectedError (the delivery is stored as evidence), QueueFullError or
-        DatabaseUnavailableError. An expired delivery that cannot be stored is not rejected, so the
-        gateway sends it again.
+        DatabaseUnavailableError. An expired delivery, or a malformed one that reports money, is not
+        rejected if it cannot be stored, so the gateway sends it again.
         """
         metrics.bound(metrics.RECEIVED, source.provider.name).inc()
         delivery = Delivery(headers, body, datetime.now(UTC))
@@ -76,7 +76,10 @@ class Intake:
             is_authentic |= is_expired
             refusal.is_authentic |= is_authentic
             refused = Rejected(event_id, source, request, delivery, refusal, is_authentic)
-            await (self._keep_expired(refused) if is_expired else self._keep(refused))
+            if is_expired:
+                await self._keep_expired(refused)
+            else:
+                await self._keep(_with_unreadable_payment(refused))
             raise refusal from None
         key = (source.id, key_digest(identity.key))
         is_handled = source.has_handlers and isinstance(event, PaymentEvent)
@@ -103,7 +106,10 @@ class Intake:
         await self._group.submit(_renamed(item, f"look:{item.identity.key}:{period}"))
 
     async def _keep(self, refused: Rejected) -> None:
-        """Store the evidence, unless there is too much of it or the database is unavailable."""
+        """Store the evidence, unless there is too much of it or the database is unavailable.
+
+        Evidence of money has to be stored: raises QueueFullError or DatabaseUnavailableError.
+        """
         provider = refused.source.provider.name
         if not refused.signature_valid:
             metrics.INVALID_SIGNATURES.labels(provider).inc()
@@ -115,6 +121,8 @@ class Intake:
             result = await self._group.submit(refused)
         except (errors.DatabaseUnavailableError, errors.QueueFullError):
             self._drop(refused)
+            if refused.event is not None:
+                raise
         else:
             if result.event_id is None:  # it was not stored
                 self._drop(refused)
@@ -164,7 +172,7 @@ def _items_of_expired(refused: Rejected, digest: bytes) -> list[Incoming | Rejec
         event = source.provider.translate(delivery)
         identity = source.provider.identify(delivery)
     except Exception:
-        return [refused]  # it is rejected anyway
+        return [_with_unreadable_payment(refused)]
     if isinstance(event, LookupRequired):
         key = (source.id, digest)
         item = Incoming(refused.event_id, source, refused.request, delivery, identity, key, event)
@@ -172,6 +180,20 @@ def _items_of_expired(refused: Rejected, digest: bytes) -> list[Incoming | Rejec
     if isinstance(event, PaymentEvent) and _is_payment_only(event):
         return [replace(refused, identity=identity, event=event)]
     return [refused]
+
+
+def _with_unreadable_payment(refused: Rejected) -> Rejected:
+    """The malformed delivery with the payment that it reports as paid, if that can be read.
+
+    The payment is listed for review. Nothing else of the delivery counts.
+    """
+    if not refused.signature_valid:
+        return refused
+    try:
+        ids = refused.source.provider.unreadable_payment(refused.delivery)
+    except Exception:
+        return refused
+    return replace(refused, event=PaymentEvent(EventType.UNREADABLE, ids)) if ids else refused
 
 
 def _is_payment_only(event: PaymentEvent) -> bool:

@@ -13,8 +13,8 @@ SELECT p.id, p.order_reference AS "order", p.user_id, p.email, p.plan_id, p.stat
             THEN p.disputed_at END AS disputed_at,
        CASE WHEN p.dispute_won_at IS NULL OR p.dispute_won_at < p.disputed_at
             THEN p.dispute_answer_by END AS dispute_answer_by,
-       CASE WHEN p.applied_at IS NULL AND p.captured_minor > p.refunded_minor
-             AND p.canceled_at IS NULL
+       CASE WHEN p.applied_at IS NULL AND (p.captured_minor > p.refunded_minor
+             AND p.canceled_at IS NULL OR p.unreadable_at IS NOT NULL)
             THEN extract(epoch FROM now() - p.created_at)::bigint END AS unapplied_s,
        CASE WHEN p.review <> 'PAYMENT_MISSING' OR p.created_at < now() - interval '1 day'
             THEN p.review END AS review,
@@ -28,8 +28,9 @@ SELECT p.id, p.order_reference AS "order", p.user_id, p.email, p.plan_id, p.stat
            AND review = :review  -- review
            AND (review IS DISTINCT FROM 'PAYMENT_MISSING'  -- is_to_be_seen
                 OR created_at < now() - interval '1 day')  -- is_to_be_seen
-           AND applied_at IS NULL AND captured_minor > refunded_minor  -- owed
-           AND canceled_at IS NULL  -- owed
+           AND applied_at IS NULL  -- owed
+           AND (captured_minor > refunded_minor AND canceled_at IS NULL  -- owed
+                OR unreadable_at IS NOT NULL)  -- owed
            AND applied_at IS NOT NULL  -- applied
            AND disputed_at IS NOT NULL  -- disputed
            AND (dispute_won_at IS NULL OR dispute_won_at < disputed_at)  -- disputed
@@ -51,8 +52,9 @@ SELECT p.id, p.order_reference AS "order", p.user_id, p.email, p.plan_id, p.stat
            AND p.review IS NOT NULL  -- by review
            AND ROW (p.review, p.id) >= ROW (:review, :first_id)  -- by review
            AND ROW (p.review, p.id) <= ROW (:review, :last_id)  -- by review
-           AND p.applied_at IS NULL AND p.captured_minor > p.refunded_minor  -- by owed
-           AND p.canceled_at IS NULL  -- by owed
+           AND p.applied_at IS NULL  -- by owed
+           AND (p.captured_minor > p.refunded_minor AND p.canceled_at IS NULL  -- by owed
+                OR p.unreadable_at IS NOT NULL)  -- by owed
            AND p.disputed_at IS NOT NULL  -- by disputed
            AND (p.dispute_won_at IS NULL OR p.dispute_won_at < p.disputed_at)  -- by disputed
            AND p.status <> 'SUCCEEDED'  -- by unusual_status
@@ -74,7 +76,8 @@ SELECT currency, coalesce(review, '') AS reason, count(*) AS number,
        extract(epoch FROM now() - min(created_at))::float8 AS oldest_s
   FROM (SELECT currency, review, captured_minor, refunded_minor, created_at
           FROM payments
-         WHERE applied_at IS NULL AND captured_minor > refunded_minor AND canceled_at IS NULL
+         WHERE applied_at IS NULL
+           AND (captured_minor > refunded_minor AND canceled_at IS NULL OR unreadable_at IS NOT NULL)
          ORDER BY id
          LIMIT :max_counted) AS owed
  GROUP BY currency, review;

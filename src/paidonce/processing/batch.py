@@ -24,6 +24,7 @@ from paidonce.core.events import (
     EventId,
     EventProblem,
     EventStatus,
+    EventType,
     Ignored,
     Outcome,
     PaymentEvent,
@@ -31,6 +32,7 @@ from paidonce.core.events import (
     UserId,
 )
 from paidonce.core.payments import Payment
+from paidonce.core.purpose import is_same_purpose, purpose_digest
 from paidonce.core.state import Decision, GrantsLockedError, GrantsMissingError
 from paidonce.core.tally import Tally
 from paidonce.errors import NotFoundError
@@ -140,20 +142,25 @@ class Batch:
         decision = self._decide(item)
         count = AttemptCount(item.received_at).after(decision.outcome)
         outcome = self._final_outcome(decision.outcome, count)
-        key = StoredKey(item.event_id, item.identity.fingerprint, FINGERPRINT_VERSION)
+        key = StoredKey(
+            item.event_id, item.identity.fingerprint, FINGERPRINT_VERSION, _purpose(item)
+        )
         self._keys[item.key] = key
         self._changes.keys.append((item.key, key))
         self._changes.events.append(rows.event_row(item, outcome, count.attempts, self._now))
         self._tally.add_event(tally_key(item), outcome.status, is_delivery=item.is_delivery)
         if outcome.status not in _SUCCESS:
             self._audit_attempt(item.event_id, outcome, count.attempts)
+        if item.delivery.dropped:
+            self._audit(item.event_id, "fields_dropped", fields=item.delivery.dropped)
         self._schedule(item, outcome, decision.blocked_on, count)
         return Result(item, result_kind(outcome), item.event_id, outcome, decision)
 
     def _process_repeated(self, item: Incoming, stored: StoredKey) -> Result:
         """A known key: a duplicate if the fingerprint is the same, otherwise a conflict."""
         same_version = stored.fingerprint_version == FINGERPRINT_VERSION
-        if not same_version or stored.fingerprint == item.identity.fingerprint:
+        is_same = stored.fingerprint == item.identity.fingerprint
+        if not same_version or (is_same and is_same_purpose(stored.purpose, _purpose(item))):
             if item.key in self._stored_keys:
                 self._changes.redelivered.append(stored.event_id)
             self._audit(stored.event_id, "event_deduped", request_id=item.request.id)
@@ -171,7 +178,7 @@ class Batch:
     def _process_refused(self, item: Rejected) -> Result:
         if self._is_locked(item):
             return self._leave_locked(item)
-        decision = self._decide_expired(item)
+        decision = self._decide_refused(item)
         message = str(item.refusal)[:MAX_MESSAGE]
         outcome = Outcome(EventStatus.FAILED_FINAL, Code(item.refusal.code), message)
         adds_money = decision is not None and decision.payment is not None
@@ -264,14 +271,15 @@ class Batch:
             self._changes.callbacks.append(row)
         return NO_CALLBACK if row is None else PROCESSED
 
-    def _decide_expired(self, item: Rejected) -> Decision | None:
-        """Record the capture of an expired delivery, unapplied.
+    def _decide_refused(self, item: Rejected) -> Decision | None:
+        """Record the capture of an expired delivery, or the payment of an unreadable one.
 
         None when it reports none, or its event came in time as well.
         """
         if item.source.is_payout_source or item.event is None or item.key in self._keys:
             return None
-        return self._decide_event(item, item.event, is_expired=True)
+        is_expired = item.event.event_type is not EventType.UNREADABLE
+        return self._decide_event(item, item.event, is_expired=is_expired)
 
     def _decide_event(
         self,
@@ -378,3 +386,11 @@ class Batch:
     ) -> None:
         text = orjson.dumps(details).decode()
         self._changes.audit.append((self._now, event_id, None, action, success, text))
+
+
+def _purpose(item: Incoming) -> bytes | None:
+    """What the event is for, as far as its sender signed it."""
+    event = item.event
+    if not isinstance(event, PaymentEvent):
+        return None
+    return purpose_digest(event, item.source.provider.unsigned_fields())

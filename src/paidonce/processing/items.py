@@ -111,8 +111,8 @@ class Incoming:
 class Rejected:
     """A refused delivery that is stored as evidence. It claims no key.
 
-    An authentic delivery with an expired timestamp may report a capture: then it has an event. The
-    capture is recorded, and not applied.
+    An authentic delivery with an expired timestamp may report a capture, and an unreadable one a
+    payment: then it has an event. What it reports is recorded for review, and not applied.
     """
 
     event_id: events.EventId

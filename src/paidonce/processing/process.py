@@ -164,8 +164,9 @@ def _load_keys(items: Sequence[Item]) -> LoadKeys:
                 if item.link is not None and item.link.order is not None:
                     keys.references.add(item.link.order)
             case Rejected():
-                if item.event is not None and item.key is not None:
+                if item.key is not None:
                     keys.keys.add(item.key)
+                if item.event is not None:
                     _add_event(keys, item.source, item.event)
             case _:
                 assert_never(item)

@@ -8,7 +8,7 @@
 -- is loaded with its payments that captured money, first those that still have it: one of them may
 -- take the place of another.
 WITH known_keys AS (
-    SELECT k.source_id, k.digest, k.event_id, k.fingerprint, k.fingerprint_version
+    SELECT k.source_id, k.digest, k.event_id, k.fingerprint, k.fingerprint_version, k.purpose
       FROM unnest(:key_source_id::smallint[], :key_digest::bytea[]) AS wanted (source_id, digest)
       JOIN event_keys AS k USING (source_id, digest)
 ),
@@ -133,7 +133,8 @@ SELECT p.id
 -- Every row that a batch changes, in one round trip. Fewer rows written than sent means that another
 -- transaction was first: the statement fails, and the caller runs the batch again.
 WITH claimed_keys AS (
-    INSERT INTO event_keys (source_id, digest, event_id, fingerprint, fingerprint_version)
+    INSERT INTO event_keys (
+        source_id, digest, event_id, fingerprint, fingerprint_version, purpose)
     SELECT * FROM unnest(:keys::written_event_key[])
     ON CONFLICT DO NOTHING
     RETURNING 1

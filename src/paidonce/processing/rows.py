@@ -32,7 +32,7 @@ _PENDING = (events.EventStatus.VALIDATED, events.EventStatus.FAILED_RETRYABLE)
 FACT_COLUMNS: Final = (
     "currency", "captured_minor", "refund_total_minor", "refunded_minor", "paid_at", "failed_at",
     "voided_at", "canceled_at", "refunded_at", "processing_at", "disputed_at", "dispute_won_at",
-    "dispute_answer_by",
+    "dispute_answer_by", "unreadable_at",
 )  # fmt: skip
 EFFECT_COLUMNS: Final = (
     "reversed_minor", "subscription_id", "period_start", "period_end", "granted_at", "is_linked",
@@ -69,10 +69,11 @@ class StoredKey:
     event_id: events.EventId
     fingerprint: bytes
     fingerprint_version: int
+    purpose: bytes | None = None  # see `purpose_digest`
 
 
 def key_row(event_key: EventKey, key: StoredKey) -> WrittenRow:
-    return (*event_key, key.event_id, key.fingerprint, key.fingerprint_version)
+    return (*event_key, key.event_id, key.fingerprint, key.fingerprint_version, key.purpose)
 
 
 def payment_id_row(
@@ -244,7 +245,7 @@ def event_row(
         item.identity.key if isinstance(item, Incoming) else None,
         identity.type if identity else None,
         identity.event_id if identity else None,
-        identity.payment_id if identity else None,
+        identity.payment_id if identity else _unreadable_payment_id(item),
         identity.order if identity else None,
         True if isinstance(item, Incoming) else item.signature_valid,
         provider.signature_method(item.delivery),
@@ -261,6 +262,12 @@ def event_row(
         orjson.dumps(provider.evidence_headers(item.delivery.headers)).decode(),
         item.delivery.body,
     )
+
+
+def _unreadable_payment_id(item: Incoming | Rejected) -> str | None:
+    """The payment of a delivery that cannot be read otherwise."""
+    event = item.event
+    return event.ids[0].value if isinstance(event, events.PaymentEvent) else None
 
 
 def event_update_row(

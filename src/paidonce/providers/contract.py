@@ -59,6 +59,11 @@ class Delivery:
         """The body as form fields, parsed once. Raises MalformedError."""
         return parse_form(self.body)
 
+    @cached_property
+    def dropped(self) -> list[str]:
+        """The fields that cannot be read and that the event does without: times, addresses."""
+        return []
+
     @property
     def is_form(self) -> bool:
         """Whether the content type is that of a form."""
@@ -315,6 +320,17 @@ class Provider(Protocol):
 
     def translate(self, delivery: Delivery) -> Translation:
         """Return what the event means. Raises MalformedError."""
+
+    def unreadable_payment(self, delivery: Delivery) -> tuple[ExternalId, ...]:
+        """Return the ids of the payment that a malformed delivery reports as paid.
+
+        Empty if it reports something else. Raises MalformedError.
+        """
+        return ()
+
+    def unsigned_fields(self) -> Collection[str]:
+        """Return the fields of events, such as `email`, that are not signed."""
+        return ()
 
     def signature_method(self, delivery: Delivery) -> str:
         """Return how the delivery is authenticated, or claims to be. For the statistics."""

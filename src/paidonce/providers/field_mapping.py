@@ -18,11 +18,11 @@ from uuid import uuid4
 
 import orjson
 
-from paidonce.core.events import Code, EventType, Ignored, PaymentEvent
+from paidonce.core.events import Code, EventType, ExternalId, Ignored, PaymentEvent
 from paidonce.core.money import money
 from paidonce.errors import ConfigurationError, InvalidRequestError, MalformedError
 from paidonce.providers import contract, read
-from paidonce.providers.fields import EventFields, canonical
+from paidonce.providers.fields import EventFields, canonical, external_ids
 
 FIELDS: Final = (
     "event_id", "type", "payment_id", "order", "amount", "amount_minor", "refunded",
@@ -115,9 +115,9 @@ class FieldMapping:
             order=read.text(found, "order"),
             amount=self._read_amount(found, "amount", code),
             currency=code,
-            email=read.email(found),
+            email=read.email(found, dropped=delivery.dropped),
             plan_id=read.text(found, "plan_id"),
-            occurred_at=read.time(found, "occurred_at"),
+            occurred_at=read.time_or_drop(found, "occurred_at", delivery.dropped),
             refunded=self._read_amount(found, "refunded", code),
         )
 
@@ -140,6 +140,21 @@ class FieldMapping:
         refunded = fields._replace(amount=fields.refunded).money()
         captured = None if fields.amount is None else fields.money()
         return fields.payment_event(EventType.REFUNDED, captured, refunded)
+
+    def unreadable_payment(self, delivery: contract.Delivery) -> tuple[ExternalId, ...]:
+        """Return the id of the payment that the delivery reports as paid. Raises MalformedError."""
+        kind = read.required_text(self._find(delivery, "type"), "type")
+        if self.types.get(kind) is not EventType.PAID:
+            return ()
+        return external_ids(payment=read.text(self._find(delivery, "payment_id"), "payment_id"))
+
+    def unsigned_fields(self, signed_headers: Collection[str]) -> frozenset[str]:
+        """Return the fields that are in headers which are not signed."""
+        return frozenset(
+            name
+            for name, location in self.locations.items()
+            if isinstance(location, HeaderField) and location.name not in signed_headers
+        )
 
     def with_nonce(
         self,
@@ -231,9 +246,16 @@ class MappedProvider(contract.Provider):
     mapping: FieldMapping
     tolerance_s: int | None
     kept_headers: frozenset[str]
+    unsigned: frozenset[str]
 
     def translate(self, delivery: contract.Delivery) -> PaymentEvent | Ignored:
         return self.mapping.translate(delivery.parse_once(self.mapping.read_fields))
+
+    def unreadable_payment(self, delivery: contract.Delivery) -> tuple[ExternalId, ...]:
+        return self.mapping.unreadable_payment(delivery)
+
+    def unsigned_fields(self) -> frozenset[str]:
+        return self.unsigned
 
     def evidence_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in headers.items() if name in self.kept_headers}

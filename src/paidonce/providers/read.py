@@ -2,7 +2,8 @@
 
 Each reader takes an object and the name of a field. It raises MalformedError when the value cannot
 be used, with the name and never the value. An empty value counts as missing: the reader returns
-None.
+None. An event counts without its time and its e-mail address: `email` and `time_or_drop` add the
+name of an unusable one to a list, `Delivery.dropped`.
 """
 
 import re
@@ -115,9 +116,13 @@ def currency(body: Object, name: str = "currency") -> str | None:
     return code and code.upper()
 
 
-def email(body: Object, name: str = "email") -> str | None:
-    """Read an e-mail address. An invalid one counts as missing: the payment stays unlinked."""
-    return valid_email(text(body, name))
+def email(body: Object, name: str = "email", dropped: list[str] | None = None) -> str | None:
+    """Read an e-mail address. An invalid one is dropped: the payment stays unlinked."""
+    value = body.get(name)
+    address = valid_email(value)
+    if address is None and dropped is not None and value not in (None, ""):
+        dropped.append(name)
+    return address
 
 
 def valid_email(value: object) -> str | None:
@@ -140,6 +145,16 @@ def iso_time(body: Object, name: str) -> datetime | None:
         return at if at.tzinfo is UTC else at.astimezone(UTC)
     except (ValueError, OverflowError):
         raise MalformedError(f"{name} is not an ISO 8601 time") from None
+
+
+def time_or_drop(body: Object, name: str, dropped: list[str] | None = None) -> datetime | None:
+    """Read a time as `time` does. One that cannot be read is dropped: the rest counts."""
+    try:
+        return time(body, name)
+    except MalformedError:
+        if dropped is not None:
+            dropped.append(name)
+        return None
 
 
 def time(body: Object, name: str) -> datetime | None:

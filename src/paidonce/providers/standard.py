@@ -121,7 +121,8 @@ def configure(config: contract.ProviderConfig) -> Standard:
             secrets.append(decode_secret(secret, key, "whsec_… or whpk_…"))
     mapping = load_mapping(_without_signed_id(config), LOCATIONS, TYPES)
     kept = _HEADERS | mapping.headers
-    return Standard(mapping, config.tolerance_s, kept, tuple(secrets), tuple(public_keys))
+    unsigned = mapping.unsigned_fields(())
+    return Standard(mapping, config.tolerance_s, kept, unsigned, tuple(secrets), tuple(public_keys))
 
 
 def _without_signed_id(config: contract.ProviderConfig) -> contract.ProviderConfig:

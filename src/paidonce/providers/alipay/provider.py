@@ -26,12 +26,12 @@ from typing import ClassVar, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
-from paidonce.core.events import Code, EventType, Ignored, PaymentEvent
+from paidonce.core.events import Code, EventType, ExternalId, Ignored, PaymentEvent
 from paidonce.core.money import Money
 from paidonce.errors import ConfigurationError, InvalidSignatureError, MalformedError
 from paidonce.providers import contract
 from paidonce.providers.alipay.samples import CHINA, SampleKey, build_notification
-from paidonce.providers.fields import EventFields, canonical
+from paidonce.providers.fields import EventFields, canonical, external_ids
 from paidonce.providers.public_keys import PublicKey, is_signed_by_any, load_public_key
 from paidonce.providers.signing import check_timestamp, decode_base64
 
@@ -116,6 +116,14 @@ class Alipay(contract.Provider):
         if event_type is EventType.PAID:
             return fields.payment_event(EventType.PAID, fields.money(), paid_at=paid_at)
         return fields.payment_event(event_type)
+
+    def unreadable_payment(self, delivery: contract.Delivery) -> tuple[ExternalId, ...]:
+        parameters = delivery.parse_once(_parse_parameters)
+        status = _text(parameters, b"trade_status")
+        is_paid = status is not None and EVENT_TYPES.get(status) is EventType.PAID
+        if not is_paid or parameters.get(b"refund_fee") or parameters.get(b"gmt_refund"):
+            return ()
+        return external_ids(payment=_text(parameters, b"trade_no"))
 
     def signature_method(self, delivery: contract.Delivery) -> str:
         return "rsa2"
@@ -226,7 +234,7 @@ def _parse_notification(delivery: contract.Delivery) -> AlipayNotification:
     if not _WORD.fullmatch(kind):
         raise MalformedError("notify_type is missing or not in Alipay's format")
     if kind == TRADE:
-        return _parse_trade(parameters, notify_id)
+        return _parse_trade(parameters, notify_id, delivery.dropped)
     at = _time(parameters, b"notify_time")
     return AlipayNotification(EventFields(kind.decode(), None, notify_id, occurred_at=at))
 
@@ -239,14 +247,15 @@ def _kind(parameters: Parameters) -> bytes:
     return TRADE if parameters.get(b"trade_status") else b""
 
 
-def _parse_trade(parameters: Parameters, notify_id: str) -> AlipayNotification:
+def _parse_trade(parameters: Parameters, notify_id: str, dropped: list[str]) -> AlipayNotification:
     status = _require_text(parameters, b"trade_status")
     notify_time, refunded_at = _time(parameters, b"notify_time"), _time(parameters, b"gmt_refund")
     refund_fee = _text(parameters, b"refund_fee", _AMOUNT)
     if notify_time is None or (refunded_at and refund_fee is None):
         missing = "notify_time" if notify_time is None else "refund_fee"
         raise MalformedError(f"{missing} is missing")
-    paid_at, closed_at = _time(parameters, b"gmt_payment"), _time(parameters, b"gmt_close")
+    paid_at = _time_or_drop(parameters, dropped, b"gmt_payment")
+    closed_at = _time_or_drop(parameters, dropped, b"gmt_close")
     fields = EventFields(
         type=status,
         payment_id=_require_text(parameters, b"trade_no"),
@@ -277,6 +286,15 @@ def _text(parameters: Parameters, name: bytes, form: re.Pattern[bytes] = _WORD) 
     if not form.fullmatch(value):
         raise MalformedError(f"{name.decode()} is not in Alipay's format")
     return value.decode("ascii")
+
+
+def _time_or_drop(parameters: Parameters, dropped: list[str], name: bytes) -> datetime | None:
+    """Return a time without which the event counts, too."""
+    try:
+        return _time(parameters, name)
+    except MalformedError:
+        dropped.append(name.decode())
+        return None
 
 
 def _time(parameters: Parameters, name: bytes) -> datetime | None:

@@ -78,6 +78,18 @@ def read_event(delivery: Delivery) -> CreemEvent:
     return CreemEvent(event_id, kind, at, reader(obj, at), order_id, is_test(obj))
 
 
+def unreadable_payment(body: read.Object) -> tuple[ExternalId, ...]:
+    """Return the ids of the payment that the event reports as paid. Raises MalformedError."""
+    kind, obj = read.text(body, "eventType"), _part(body, "object")
+    if kind == SUBSCRIPTION_PAID:
+        return external_ids(payment=read.text(obj, "last_transaction_id"))
+    order = _part(obj, "order")
+    if kind != CHECKOUT_COMPLETED or order.get("status") != "paid":
+        return ()
+    transaction_id = _id(_part(order, "transaction"))
+    return external_ids(payment=transaction_id, order=_id(order), checkout=_id(obj))
+
+
 def _checkout(checkout: read.Object, at: datetime) -> PaymentEvent | Ignored:
     order, subscription = _part(checkout, "order"), _part(checkout, "subscription")
     is_trial = checkout.get("order") is None and bool(subscription)
@@ -100,8 +112,8 @@ def _checkout(checkout: read.Object, at: datetime) -> PaymentEvent | Ignored:
 
 
 def _subscription_paid(subscription: read.Object, at: datetime) -> PaymentEvent | Ignored:
-    paid_at = read.time(subscription, "last_transaction_date")
-    gap = _gap(read.time(subscription, "created_at"), paid_at)
+    paid_at = read.time_or_drop(subscription, "last_transaction_date")
+    gap = _gap(read.time_or_drop(subscription, "created_at"), paid_at)
     is_first, is_later = gap <= SAME_PURCHASE, SAME_PURCHASE < gap < UNKNOWN
     product = _part(subscription, "product")
     transaction_id = read.required_text(subscription, "last_transaction_id")
@@ -143,7 +155,7 @@ def _of_transaction(event_type: EventType, obj: read.Object, at: datetime) -> Pa
     price = None if charge is None else charge.price
     event = _event(event_type, ids, obj, checkout, amount=price, occurred_at=at)
     reference = event.order if is_first else None
-    return replace(event, order=reference, paid_at=read.time(transaction, "created_at"))
+    return replace(event, order=reference, paid_at=read.time_or_drop(transaction, "created_at"))
 
 
 _READERS: Final[Mapping[str, Callable[[read.Object, datetime], PaymentEvent | Ignored]]] = {
@@ -162,7 +174,7 @@ def _is_first_transaction(obj: read.Object, order: read.Object, transaction: rea
     subscriptions = (_id(_part(one, "subscription")) for one in (obj, transaction))
     if not any(subscriptions):
         return True
-    gap = _gap(read.time(order, "created_at"), read.time(transaction, "created_at"))
+    gap = _gap(read.time_or_drop(order, "created_at"), read.time_or_drop(transaction, "created_at"))
     return gap <= SAME_PURCHASE
 
 

@@ -20,7 +20,7 @@ from uuid import UUID, uuid4
 
 import orjson
 
-from paidonce.core.events import Code, Ignored, PaymentEvent
+from paidonce.core.events import Code, ExternalId, Ignored, PaymentEvent
 from paidonce.core.money import money
 from paidonce.errors import GatewayUnreachableError, InvalidSignatureError, MalformedError
 from paidonce.providers import contract, read
@@ -82,6 +82,11 @@ class Creem(contract.Provider):
         if event.amount is None:
             raise MalformedError("the price of the product is missing")
         return event
+
+    def unreadable_payment(self, delivery: contract.Delivery) -> tuple[ExternalId, ...]:
+        body = delivery.json
+        is_test = events.is_test(read.part(body, "object"))
+        return () if is_test and not self.accepts_test else events.unreadable_payment(body)
 
     def success_response(
         self, status: str, event_id: UUID, delivery: contract.Delivery

@@ -73,7 +73,8 @@ def configure(config: contract.ProviderConfig) -> Generic:
     _check_mapping(config.key, mapping)
     signed, read = scheme.signed_headers, mapping.headers
     kept = frozenset({*contract.COMMON_HEADERS, *signed, *read, scheme.header})
-    return Generic(mapping, config.tolerance_s, kept, scheme, read <= signed)
+    unsigned = mapping.unsigned_fields(signed)
+    return Generic(mapping, config.tolerance_s, kept, unsigned, scheme, read <= signed)
 
 
 def _build_key(fields: EventFields) -> str | None:

@@ -204,10 +204,12 @@ def _parse(delivery: contract.Delivery) -> PortOneWebhook:
     if delivery.is_form:
         return _parse_2024_01(delivery.form)
     body = delivery.json
-    return _parse_2024_04(body) if "type" in body else _parse_2024_01(body)
+    if "type" in body:
+        return _parse_2024_04(body, delivery.dropped)
+    return _parse_2024_01(body)
 
 
-def _parse_2024_04(body: read.Object) -> PortOneWebhook:
+def _parse_2024_04(body: read.Object, dropped: list[str]) -> PortOneWebhook:
     kind = read.required_text(body, "type")
     data = read.part(body, "data")
     if kind not in payments.MIN_STATUS:
@@ -220,7 +222,7 @@ def _parse_2024_04(body: read.Object) -> PortOneWebhook:
         transaction_id=read.text(data, "transactionId"),
         cancellation_id=read.text(data, "cancellationId"),
         store_id=read.text(data, "storeId"),
-        occurred_at=read.iso_time(body, "timestamp"),
+        occurred_at=read.time_or_drop(body, "timestamp", dropped),
     )
 
 

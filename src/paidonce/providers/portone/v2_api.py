@@ -120,6 +120,7 @@ def _parse_payment(body: read.Object) -> payments.PortOnePayment:
     transaction_id = read.text(body, "transactionId")
     payment_id = require_payment_id(body, "id")
     time_name = _TIMES.get(status, "statusChangedAt")
+    changed_name = time_name if time_name in body else "statusChangedAt"
     currency = known_currency(read.text(body, "currency") or "")
     amount = read.part(body, "amount")
     return payments.PortOnePayment(
@@ -135,8 +136,8 @@ def _parse_payment(body: read.Object) -> payments.PortOnePayment:
         transaction_id=transaction_id,
         disputes=tuple(one.get("status") == "RESOLVED" for one in read.parts(body, "disputes")),
         email=read.valid_email(read.part(body, "customer").get("email")),
-        paid_at=read.iso_time(body, "paidAt"),
-        changed_at=read.iso_time(body, time_name if time_name in body else "statusChangedAt"),
+        paid_at=read.time_or_drop(body, "paidAt"),
+        changed_at=read.time_or_drop(body, changed_name),
     )
 
 

@@ -54,12 +54,13 @@ def read_event(delivery: Delivery) -> StripeEvent:
     """Parse the delivery. Raises MalformedError."""
     body = delivery.json
     event_id, kind = read.required_text(body, "id"), read.required_text(body, "type")
-    at = read.time(body, "created")
+    at = read.time_or_drop(body, "created", delivery.dropped)
     event = _translate(kind, body)
     if isinstance(event, PaymentEvent):
         if not event.ids:
             raise MalformedError("the payment id is missing")
-        event = replace(event, occurred_at=at)
+        email = _email(read.part(body, "data", "object"), delivery.dropped)
+        event = replace(event, occurred_at=at, email=email)
     account = read.text(body, "account")
     return StripeEvent(event_id, kind, at, body.get("livemode") is True, account, event)
 
@@ -73,6 +74,23 @@ def _translate(kind: str, body: read.Object) -> Event:
     if reader is None:
         return Ignored(Code.NON_SUCCESS_STATUS, "this type of event has no effect")
     return reader(kind, read.part(body, "data", "object"), body)
+
+
+def unreadable_payment(body: read.Object) -> Ids:
+    """Return the ids of the payment that the event reports as paid. Raises MalformedError."""
+    kind, obj = read.text(body, "type") or "", read.part(body, "data", "object")
+    if kind == "payment_intent.succeeded":
+        return _ids(obj, payment="id")
+    if kind in ("charge.succeeded", "charge.captured"):
+        is_paid = obj.get("captured") is True and obj.get("status") == "succeeded"
+        return _ids(obj, payment="payment_intent", charge="id") if is_paid else ()
+    if _SESSIONS.get(kind) is EventType.PAID:
+        return _ids(obj, payment="payment_intent") if obj.get("payment_status") == "paid" else ()
+    if kind in ("invoice.paid", "invoice.payment_succeeded"):
+        return _ids(obj, payment="payment_intent", charge="charge")
+    if kind == "invoice_payment.paid":
+        return _ids(read.part(obj, "payment"), payment="payment_intent", charge="charge")
+    return ()
 
 
 def _intent(kind: str, intent: read.Object, event: read.Object) -> Event:
@@ -93,7 +111,7 @@ def _charge(kind: str, charge: read.Object, event: read.Object) -> Event:
     if kind != "charge.refunded":
         return paid
     refunded = _refunded(charge, captured, event)
-    paid_at = read.time(charge, "created")
+    paid_at = read.time_or_drop(charge, "created")
     return replace(paid, event_type=EventType.REFUNDED, refunded=refunded, paid_at=paid_at)
 
 
@@ -130,11 +148,7 @@ def _dispute(kind: str, dispute: read.Object, event: read.Object) -> Event:
 
 def _answer_by(dispute: read.Object) -> datetime | None:
     """Until when Stripe accepts evidence. The dispute counts without it."""
-    details = dispute.get("evidence_details")
-    try:
-        return read.time(details, "due_by") if isinstance(details, dict) else None
-    except MalformedError:
-        return None
+    return read.time_or_drop(read.part(dispute, "evidence_details"), "due_by")
 
 
 def _session(kind: str, session: read.Object, event: read.Object) -> Event:
@@ -216,9 +230,7 @@ def _paid(body: read.Object, ids: Ids, name: str) -> Event:
 def _event(
     event_type: EventType, body: read.Object, ids: Ids, amount: Money | None = None
 ) -> PaymentEvent:
-    return PaymentEvent(
-        event_type, ids, amount, order=_order(body), email=_email(body), plan_id=_plan(body)
-    )
+    return PaymentEvent(event_type, ids, amount, order=_order(body), plan_id=_plan(body))
 
 
 def _ids(body: read.Object, **names: str) -> Ids:
@@ -251,10 +263,10 @@ def _plan(body: read.Object) -> str | None:
     )
 
 
-def _email(body: read.Object) -> str | None:
+def _email(body: read.Object, dropped: list[str]) -> str | None:
     return (
-        read.email(read.part(body, "customer_details"))
-        or read.email(body, "customer_email")
-        or read.email(body, "receipt_email")
-        or read.email(read.part(body, "billing_details"))
+        read.email(read.part(body, "customer_details"), dropped=dropped)
+        or read.email(body, "customer_email", dropped)
+        or read.email(body, "receipt_email", dropped)
+        or read.email(read.part(body, "billing_details"), dropped=dropped)
     )

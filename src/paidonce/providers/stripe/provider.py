@@ -16,13 +16,13 @@ from uuid import uuid4
 
 import orjson
 
-from paidonce.core.events import Code, Ignored, PaymentEvent
+from paidonce.core.events import Code, ExternalId, Ignored, PaymentEvent
 from paidonce.core.money import known_currency
 from paidonce.errors import ConfigurationError, InvalidSignatureError
-from paidonce.providers import contract
+from paidonce.providers import contract, read
 from paidonce.providers.fields import build_event_identity, moved_amount
 from paidonce.providers.signing import any_matches, check_timestamp, hmac_sha256_hex
-from paidonce.providers.stripe.events import DECIMALS, read_event
+from paidonce.providers.stripe.events import DECIMALS, read_event, unreadable_payment
 
 HEADER: Final = "stripe-signature"
 MAX_PARTS: Final = 32
@@ -72,6 +72,13 @@ class Stripe(contract.Provider):
         if not (parsed.is_live or self.accepts_test):
             return Ignored(Code.TEST_PAYMENT, "the event is from Stripe's test mode")
         return parsed.event
+
+    def unreadable_payment(self, delivery: contract.Delivery) -> tuple[ExternalId, ...]:
+        body = delivery.json
+        is_live = body.get("livemode") is True
+        if read.text(body, "account") != self.account or not (is_live or self.accepts_test):
+            return ()
+        return unreadable_payment(body)
 
     def build_sample(self, sample: contract.SampleEvent) -> contract.Webhook:
         body = orjson.dumps(_sample_event(sample))

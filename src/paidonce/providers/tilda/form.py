@@ -70,6 +70,11 @@ def read_form(parameters: read.Object, currency: str) -> TildaForm:
     return TildaForm(fields, f"form:{order or ''}:{transaction or '0'}")
 
 
+def paid_transaction(parameters: read.Object) -> str | None:
+    """Return the transaction that paid the order of a form, if any. Raises MalformedError."""
+    return _transaction(_payment(parameters))
+
+
 def is_ping(body: bytes, is_key: Callable[[str], bool]) -> bool:
     """Whether the body is `test=test`, alone or with an API key, as a form or as JSON."""
     if len(body) > MAX_PING_BYTES:

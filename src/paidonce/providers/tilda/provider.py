@@ -16,17 +16,25 @@ chooses. Neither format has a signed time, so there is no tolerance to check.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import ClassVar, Final
 from uuid import UUID
 
 import orjson
 
-from paidonce.core.events import Code, EventType, Ignored, PaymentEvent
+from paidonce.core.events import Code, EventType, ExternalId, Ignored, PaymentEvent
 from paidonce.errors import InvalidSignatureError, MalformedError
 from paidonce.providers import contract, read
-from paidonce.providers.fields import EventFields
+from paidonce.providers.fields import EventFields, external_ids
 from paidonce.providers.signing import any_matches, hmac_sha256_hex
-from paidonce.providers.tilda.form import PAID, TildaForm, form_parameters, is_ping, read_form
+from paidonce.providers.tilda.form import (
+    PAID,
+    TildaForm,
+    form_parameters,
+    is_ping,
+    paid_transaction,
+    read_form,
+)
 
 SIGNATURE_HEADER: Final = "x-signature"
 SUCCESSFUL: Final = frozenset({"paid", "succeeded"})
@@ -80,6 +88,14 @@ class Tilda(contract.Provider):
         fields = parsed.fields._replace(order=None)
         return fields.payment_event(EventType.PAID, fields.money())
 
+    def unreadable_payment(self, delivery: contract.Delivery) -> tuple[ExternalId, ...]:
+        parameters = form_parameters(delivery)
+        if parameters is not None:
+            return external_ids(payment=paid_transaction(parameters))
+        if read.text(delivery.json, "status") not in SUCCESSFUL:
+            return ()
+        return external_ids(payment=read.text(delivery.json, "external_payment_id"))
+
     def signature_method(self, delivery: contract.Delivery) -> str:
         return "hmac-sha256" if SIGNATURE_HEADER in delivery.headers else "api-key"
 
@@ -120,7 +136,7 @@ class Tilda(contract.Provider):
         parameters = form_parameters(delivery)
         if parameters is not None:
             return read_form(parameters, self.currency)
-        return _read_contract(delivery.json)
+        return _read_contract(delivery.json, delivery.dropped)
 
 
 def configure(config: contract.ProviderConfig) -> Tilda:
@@ -145,14 +161,23 @@ def _json_key(fields: EventFields) -> str | None:
     return f"json:{event_id}" if is_form_key else event_id
 
 
-def _read_contract(body: read.Object) -> EventFields:
+def _read_contract(body: read.Object, dropped: list[str]) -> EventFields:
     return EventFields(
         type=read.required_text(body, "status"),
         payment_id=read.required_text(body, "external_payment_id"),
         event_id=read.text(body, "event_id"),
         amount=read.number(body, "amount"),
         currency=read.currency(body),
-        email=read.email(body),
+        email=read.email(body, dropped=dropped),
         plan_id=read.text(body, "plan_id"),
-        occurred_at=read.iso_time(body, "paid_at"),
+        occurred_at=_paid_at(body, dropped),
     )
+
+
+def _paid_at(body: read.Object, dropped: list[str]) -> datetime | None:
+    """Return the time of the payment. A number is no time of this contract."""
+    try:
+        return read.iso_time(body, "paid_at")
+    except MalformedError:
+        dropped.append("paid_at")
+        return None

@@ -49,19 +49,21 @@ CREATE TABLE plan_versions (
 
 -- Deduplication: one row for each verified event that was ever accepted. Narrow, not partitioned and
 -- kept when the payload is dropped. `digest` is BLAKE2b (16 bytes) of the event key, which may have any
--- length; `fingerprint` is a hash of the meaning (payment, amount, currency, status).
+-- length; `fingerprint` is a hash of the meaning (payment, amount, currency, status). `purpose` has four
+-- bytes for each of order, plan and e-mail: a short digest, or zeros if the event does not name it.
 CREATE TABLE event_keys (
     source_id           smallint NOT NULL,
     digest              bytea NOT NULL CHECK (octet_length(digest) = 16),
     event_id            uuid NOT NULL,
     fingerprint         bytea NOT NULL CHECK (octet_length(fingerprint) = 16),
     fingerprint_version smallint NOT NULL,
+    purpose             bytea CHECK (octet_length(purpose) = 12),
     PRIMARY KEY (source_id, digest)
 );
 
 CREATE TYPE written_event_key AS (
     source_id smallint, digest bytea, event_id uuid, fingerprint bytea,
-    fingerprint_version smallint
+    fingerprint_version smallint, purpose bytea
 );
 
 -- Nonces of verified deliveries. A nonce that comes again with the same fingerprint (event key and
@@ -237,6 +239,7 @@ CREATE TABLE payments (
     disputed_at        timestamptz,
     dispute_won_at     timestamptz,
     dispute_answer_by  timestamptz,
+    unreadable_at      timestamptz,  -- it was reported as paid in a delivery that cannot be read
     status             text COLLATE "C" NOT NULL GENERATED ALWAYS AS (
         CASE WHEN captured_minor = 0 THEN
             CASE WHEN voided_at IS NOT NULL THEN 'CANCELED'
@@ -269,6 +272,8 @@ CREATE TABLE payments (
     CONSTRAINT payments_amounts CHECK (
         captured_minor >= 0 AND refund_total_minor >= 0 AND refunded_minor >= refund_total_minor
         AND reversed_minor >= 0),
+    CONSTRAINT payments_unreadable_has_no_money CHECK (
+        unreadable_at IS NULL OR captured_minor = 0),
     CONSTRAINT payments_money_has_currency CHECK (captured_minor = 0 OR currency IS NOT NULL),
     CONSTRAINT payments_applied_was_captured CHECK (applied_at IS NULL OR captured_minor > 0),
     CONSTRAINT payments_reversed_was_applied CHECK (
@@ -295,10 +300,11 @@ CREATE INDEX payments_by_review ON payments (review, id) WHERE review IS NOT NUL
 CREATE INDEX payments_disputed ON payments (id)
     WHERE disputed_at IS NOT NULL AND (dispute_won_at IS NULL OR dispute_won_at < disputed_at);
 
--- Money that was received and not applied. Failed payments are not applied either, but are not here:
+-- Money that was received and not applied, also if nobody knows how much. Failed payments are not applied either, but are not here:
 -- their number grows without limit.
 CREATE INDEX payments_unapplied ON payments (id)
-    WHERE applied_at IS NULL AND captured_minor > refunded_minor AND canceled_at IS NULL;
+    WHERE applied_at IS NULL
+      AND (captured_minor > refunded_minor AND canceled_at IS NULL OR unreadable_at IS NOT NULL);
 
 -- `version` is the version that was read, `next_version` the one to write.
 CREATE TYPE written_payment AS (
@@ -307,8 +313,7 @@ CREATE TYPE written_payment AS (
     refunded_minor bigint, paid_at timestamptz, failed_at timestamptz, voided_at timestamptz,
     canceled_at timestamptz, refunded_at timestamptz, processing_at timestamptz,
     disputed_at timestamptz, dispute_won_at timestamptz, dispute_answer_by timestamptz,
-    applied_at timestamptz,
-    applied_minor bigint, reversed_minor bigint, subscription_id uuid, period_start timestamptz,
+    unreadable_at timestamptz, applied_at timestamptz, applied_minor bigint, reversed_minor bigint, subscription_id uuid, period_start timestamptz,
     period_end timestamptz, granted_at timestamptz, is_linked boolean, is_contested boolean,
     is_for_refund boolean, is_test boolean, is_expired boolean, other_captures text[],
     refund_times jsonb, acceptance jsonb, review text, version bigint, next_version bigint
