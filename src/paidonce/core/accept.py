@@ -23,6 +23,8 @@ _REMEDIES: Final[Mapping[Reason, str]] = {
         "another payment pays its order: link it to another order, or mark it for refund"
     ),
     Code.ORDER_CLOSED: "its order is closed: link it to another order, or mark it for refund",
+    Code.ORDER_EXPIRED: "its order had expired: link it to another order, or mark it for refund",
+    Code.SUBSCRIPTION_CANCELED: "its subscription is canceled: resume it, or mark it for refund",
     Code.ORDER_MISSING: "its order does not exist: create the order, or link it to another one",
     Code.USER_MISSING: "its user does not exist: create the user, or link it to another one",
     Code.UNLINKED_PAYMENT: "it names no order and no user: link it to one",

@@ -14,12 +14,13 @@ from paidonce.core.events import (
     UserId,
 )
 from paidonce.core.money import Money, matches
-from paidonce.core.orders import Kind, Order, mark_paid, mark_unpaid
+from paidonce.core.orders import Kind, Order, mark_free, mark_paid, mark_unpaid
 from paidonce.core.payments import Payment, order_target, payable_sum, plan_target
 from paidonce.core.plans import Plan
 from paidonce.core.standing import move_money, update_standing, with_period_of, without_period
 from paidonce.core.state import Applied, Decision, State
 from paidonce.core.subscriptions import Subscription, SubscriptionStatus, extend_subscription
+from paidonce.errors import ConflictError
 
 _OUTRANKING: Final = (Code.LINK_CONFLICT, Code.REFUND_WANTED, Code.TIMESTAMP_EXPIRED)
 """An event that fails for one of these does not fail for its amount."""
@@ -73,7 +74,11 @@ def apply(
         unknown = Decision(PROCESSED, before, payment)
         return _leave_unapplied(unknown, _find_blocker(payment) or unlinked)
     problem = (
-        _find_blocker(payment) or _price_mismatch(payment, price) or unlinked or context.blocked_by
+        _find_blocker(payment)
+        or _price_mismatch(payment, price)
+        or unlinked
+        or _subscription_canceled(state, user_id, plan)
+        or context.blocked_by
     )
     if problem is not None:
         owned = Decision(PROCESSED, before, replace(payment, user_id=user_id))
@@ -125,7 +130,7 @@ def _apply_to_order(
     problem = (
         _find_blocker(payment)
         or _order_mismatch(order, payment, price)
-        or _order_not_payable(order)
+        or _order_not_payable(order, payment)
     )
     if problem is not None:
         return _with_reported(_leave_unapplied(decision, problem), payment, context, price)
@@ -194,6 +199,9 @@ def _fulfill_subscription(
     plan = _find_plan(state, order.plan_id, payment)
     if plan is None:
         return _plan_unknown(order.plan_id)
+    canceled = _subscription_canceled(state, user_id, plan)
+    if canceled is not None:
+        return canceled
     before, after, start = _extend_subscription(state, user_id, plan, now)
     granted = replace(
         owned,
@@ -291,7 +299,7 @@ def _applied_review(decision: Decision, price: Price | None) -> Reason | None:
     assert payment is not None
     problem = _find_blocker(payment)
     if problem is None and not payment.is_in_effect and payment.has_funds and decision.order:
-        problem = _order_not_payable(decision.order)
+        problem = _order_not_payable(decision.order, payment)
     if problem is not None:
         return problem.code
     captured = payment.facts.captured
@@ -355,18 +363,50 @@ def _find_blocker(payment: Payment) -> EventProblem | None:
 
 def _order_mismatch(order: Order, payment: Payment, price: Price) -> EventProblem | None:
     """Why this payment does not fit this order."""
+    if order.is_free:
+        return EventProblem(Code.DUPLICATE_PAYMENT, "the order is free: nothing is to be paid")
     if not order.accepts_source(payment.source_id):
         return EventProblem(Code.LINK_CONFLICT, "payments of this source do not pay that order")
     return _price_mismatch(payment, price)
 
 
-def _order_not_payable(order: Order) -> EventProblem | None:
-    """Why the order accepts no payment."""
+def _order_not_payable(order: Order, payment: Payment) -> EventProblem | None:
+    """Why the order does not accept the payment."""
     if order.applied_payment_id is not None:
         return EventProblem(Code.DUPLICATE_PAYMENT, "the order is paid by another payment already")
     if order.closed_at is not None:
         return EventProblem(Code.ORDER_CLOSED, "the order was closed before it was paid")
+    if order.had_expired(payment):
+        return EventProblem(Code.ORDER_EXPIRED, "it was paid after the order had expired")
     return None
+
+
+def _subscription_canceled(
+    state: State, user_id: UserId | None, plan: Plan | None
+) -> EventProblem | None:
+    """Whether the user's subscription to the product of the plan takes no payment."""
+    if user_id is None or plan is None:
+        return None
+    subscription = state.subscriptions.get((user_id, plan.product))
+    if subscription is None or not subscription.is_canceled:
+        return None
+    return EventProblem(Code.SUBSCRIPTION_CANCELED, "the subscription of the user is canceled")
+
+
+def fulfill_free(state: State, order: Order, now: datetime) -> Decision:
+    """Fulfill an order for which nothing is to be paid, once. Raises ConflictError."""
+    if not order.is_free or order.is_fulfilled or order.closed_at is not None:
+        return Decision(PROCESSED, order=order)
+    decision = Decision(PROCESSED, order=mark_free(order, now))
+    if order.kind is not Kind.SUBSCRIPTION:
+        return decision
+    assert order.user_id is not None, "a free order for a subscription names its user"
+    plan = state.plans.find(order.plan_id, now)
+    problem = _subscription_canceled(state, order.user_id, plan)
+    if plan is None or problem is not None:
+        raise ConflictError((problem or _plan_unknown(order.plan_id)).message)
+    before, longer, _ = _extend_subscription(state, order.user_id, plan, now)
+    return replace(decision, subscription_before=before, subscription=longer)
 
 
 def find_target(state: State, payment: Payment) -> str | None:

@@ -15,7 +15,7 @@ class NotificationKind(StrEnum):
     MISMATCH = "mismatch"  # the amount or currency differs from the price
     DUPLICATE_PAYMENT = "duplicate_payment"  # money for an order that is already paid
     LINK_CONFLICT = "link_conflict"  # events disagree on what a payment is for
-    ORDER_CLOSED = "order_closed"  # money for an order that was closed
+    ORDER_CLOSED = "order_closed"  # money for an order that was closed or had expired
     PAYMENT_MISSING = "payment_missing"  # a refund whose payment did not arrive within a day
     PROVIDER_MISMATCH = "provider_mismatch"  # the gateway contradicts its own event
     EXPIRED = "expired"  # an authentic delivery was refused because its time had expired
@@ -38,6 +38,7 @@ _KINDS: Final[Mapping[Reason, NotificationKind]] = {
     Code.DUPLICATE_PAYMENT: NotificationKind.DUPLICATE_PAYMENT,
     Code.LINK_CONFLICT: NotificationKind.LINK_CONFLICT,
     Code.ORDER_CLOSED: NotificationKind.ORDER_CLOSED,
+    Code.ORDER_EXPIRED: NotificationKind.ORDER_CLOSED,
     Code.PAYMENT_MISSING: NotificationKind.PAYMENT_MISSING,
     Code.PAYLOAD_CONFLICT: NotificationKind.CONFLICT,
     Code.PROVIDER_MISMATCH: NotificationKind.PROVIDER_MISMATCH,

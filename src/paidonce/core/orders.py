@@ -65,17 +65,30 @@ class Order:
     closed_at: datetime | None = None
     fulfilled_at: datetime | None = None
     reversed_at: datetime | None = None  # the fulfillment was reversed
+    expires_at: datetime | None = None  # what is paid later is not for it
     version: int = 1
 
     @property
     def is_fulfilled(self) -> bool:
         return self.fulfilled_at is not None and self.reversed_at is None
 
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is to be paid for it."""
+        return self.amount.amount_minor == 0
+
     def is_payable_by(self, payment: Payment) -> bool:
-        """Whether source and amount of the payment fit the order, or did when it was applied."""
+        """Whether the payment fits the order, or did when it was applied."""
         if payment.facts.captured is None or not self.accepts_source(payment.source_id):
             return False
-        return payment.applied_at is not None or self.payable_sum(payment) is not None
+        if payment.applied_at is not None:
+            return True
+        return self.payable_sum(payment) is not None and not self.had_expired(payment)
+
+    def had_expired(self, payment: Payment) -> bool:
+        """Whether the payment was made after the order had expired."""
+        paid_at = payment.facts.paid_at
+        return self.expires_at is not None and paid_at is not None and paid_at > self.expires_at
 
     def payable_sum(self, payment: Payment) -> Money | None:
         """The captured sum of the payment that pays the order, if any does."""
@@ -98,9 +111,14 @@ def mark_paid(order: Order, payment: Payment, now: datetime) -> Order:
     )
 
 
+def mark_free(order: Order, now: datetime) -> Order:
+    """The order of which nothing is to be paid: it is paid and fulfilled at once."""
+    return replace(order, status=OrderStatus.PAID, paid_at=now, fulfilled_at=now)
+
+
 def mark_unpaid(order: Order, payments: Iterable[Payment]) -> Order:
     """The order when no payment pays it. Its status follows from the returned payments."""
-    if order.closed_at is not None:
+    if order.closed_at is not None or order.is_free:
         return order
     returned = [one for one in payments if one.facts.is_returned and order.is_payable_by(one)]
     facts = min(returned, key=_rank).facts if returned else Facts()

@@ -237,7 +237,7 @@ class Payment:
 def payable_sum(payment: Payment, price: Money, target: str) -> Money | None:
     """The largest captured sum that matches the price, or that an operator accepted."""
     captured = payment.facts.captured
-    if captured is None or captured.amount_minor == 0:
+    if captured is None or captured.amount_minor == 0 or price.amount_minor == 0:
         return None
     if captured == price:
         return captured

@@ -181,16 +181,16 @@ def _reschedule(state: State, decision: Decision, payment: Payment, now: datetim
         return decision
     grants = {one.id: one for one in state.grants_of(payment.subscription_id)}
     grants[payment.id] = payment
-    periods = schedule(
-        (_grant(state, one) for one in grants.values()), takes_back_used=state.takes_back_used
-    )
+    before = _subscription_of(state, decision, payment)
+    all_grants = [_grant(state, one) for one in grants.values()]
+    all_grants += state.free_grants_of(before)
+    periods = schedule(all_grants, takes_back_used=state.takes_back_used)
     moved = [
         replace(one, period_start=period.start, period_end=period.end)
         for one in grants.values()
         if (period := periods.periods[one.id])
         and (one.period_start, one.period_end) != (period.start, period.end)
     ]
-    before = _subscription_of(state, decision, payment)
     return replace(
         decision,
         payment=next((one for one in moved if one.id == payment.id), payment),

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TypeVar
 from uuid import UUID
 
 from paidonce.core.events import (
     ExternalId,
+    OrderId,
     Outcome,
     PaymentId,
     SourceId,
@@ -17,7 +19,7 @@ from paidonce.core.events import (
 from paidonce.core.orders import Kind, Order
 from paidonce.core.payments import Payment
 from paidonce.core.plans import PlanBook
-from paidonce.core.subscriptions import Subscription
+from paidonce.core.subscriptions import Grant, Subscription
 from paidonce.core.wallets import LedgerEntry, Wallet
 
 K = TypeVar("K")
@@ -83,6 +85,14 @@ class Decision:
         return any(isinstance(one, Applied) for one in self.effects)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredGrants:
+    """What granted the periods of a subscription: payments, and free orders of its user."""
+
+    payments: frozenset[PaymentId]
+    free_orders: tuple[tuple[OrderId, str | None, datetime], ...] = ()  # plan, and when
+
+
 class GrantsMissingError(Exception):
     """All payments that granted periods of this subscription have to be loaded first."""
 
@@ -131,8 +141,8 @@ class State:
     new_id: Callable[[], UUID]
     kept_on_refund: frozenset[Kind] = frozenset()
     takes_back_used: bool = False  # a refunded period is taken back whole, also what was used
-    grants: Mapping[SubscriptionId, frozenset[PaymentId]] | None = None
-    """The payments of subscriptions whose payments are all loaded. None: of all subscriptions."""
+    grants: Mapping[SubscriptionId, "StoredGrants"] | None = None
+    """What granted periods, of subscriptions for which it is loaded. None: of all of them."""
     payment_ids: Rows[tuple[SourceId, ExternalId], PaymentId] = field(default_factory=_no_rows)
     payments: Rows[PaymentId, Payment] = field(default_factory=_no_rows)
     orders: Rows[str, Order] = field(default_factory=_no_rows)  # by reference
@@ -166,10 +176,20 @@ class State:
             stored = self.grants.get(subscription_id)
             if stored is None:
                 raise GrantsMissingError(subscription_id)
-            if not stored <= self.payments.loaded.keys():
+            if not stored.payments <= self.payments.loaded.keys():
                 raise GrantsLockedError
         found = self.payments.values()
         return [one for one in found if one.subscription_id == subscription_id]
+
+    def free_grants_of(self, subscription: Subscription) -> list[Grant]:
+        """The periods that free orders granted."""
+        stored = (self.grants or {}).get(subscription.id)
+        grants = []
+        for order_id, plan_id, at in stored.free_orders if stored else ():
+            plan = self.plans.find(plan_id, at)
+            if plan is not None and plan.product == subscription.product:
+                grants.append(Grant(order_id, at, plan.duration))
+        return grants
 
     def save(self, decision: Decision) -> None:
         """Make the decision visible to the events that follow."""

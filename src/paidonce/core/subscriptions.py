@@ -10,12 +10,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from paidonce.core.events import PaymentId, SubscriptionId, UserId
+from paidonce.core.events import OrderId, PaymentId, SubscriptionId, UserId
 from paidonce.core.plans import Duration, Plan
 
 
 class SubscriptionStatus(StrEnum):
-    """The stored status. An ACTIVE subscription whose period is over counts as INACTIVE."""
+    """The stored status. An ACTIVE subscription whose period is over counts as INACTIVE.
+
+    A CANCELED one lasts until its period is over, or until an operator ended it. It takes no
+    further payment.
+    """
 
     INACTIVE = "INACTIVE"
     ACTIVE = "ACTIVE"
@@ -38,12 +42,16 @@ class Subscription:
     def is_new(self) -> bool:
         return self.version == 0
 
+    @property
+    def is_canceled(self) -> bool:
+        return self.status is SubscriptionStatus.CANCELED
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A period that a payment granted."""
+    """A period that a payment granted, or a free order."""
 
-    payment_id: PaymentId
+    payment_id: PaymentId | OrderId
     at: datetime
     duration: Duration
     returned_at: datetime | None = None  # when all of its money was back
@@ -62,7 +70,7 @@ class Period:
 class Schedule:
     """The period of each grant, and the last one."""
 
-    periods: Mapping[PaymentId, Period]
+    periods: Mapping[PaymentId | OrderId, Period]
     last: Period
 
 
@@ -89,7 +97,7 @@ def schedule(grants: Iterable[Grant], *, takes_back_used: bool = False) -> Sched
     """
     end: datetime | None = None
     anchor_day: int | None = None
-    periods: dict[PaymentId, Period] = {}
+    periods: dict[PaymentId | OrderId, Period] = {}
     for grant in sorted(grants, key=lambda one: (one.at, one.payment_id)):
         period = next_period(end, anchor_day, grant.at, grant.duration)
         if grant.returned_at is not None:
@@ -125,6 +133,8 @@ def reschedule_subscription(
 ) -> Subscription:
     """The subscription with another last period."""
     status = SubscriptionStatus.ACTIVE if last.end > now else SubscriptionStatus.INACTIVE
+    if subscription.is_canceled:
+        status = SubscriptionStatus.CANCELED
     return replace(
         subscription, status=status, current_period_end=last.end, anchor_day=last.anchor_day
     )

@@ -14,6 +14,7 @@ from paidonce.core.apply import (
     blocked_on_email,
     blocked_on_order,
     blocked_on_payment,
+    fulfill_free,
 )
 from paidonce.core.callbacks import NO_CALLBACK
 from paidonce.core.decide import decide
@@ -41,6 +42,7 @@ from paidonce.processing.items import (
     MAX_MESSAGE,
     AttemptCount,
     EventItem,
+    FreeOrder,
     Incoming,
     Item,
     QueuedEvent,
@@ -111,6 +113,8 @@ class Batch:
                 return self._process_queued(item)
             case Reapply():
                 return self._process_reapply(item)
+            case FreeOrder():
+                return self._process_free_order(item)
             case _:
                 assert_never(item)
 
@@ -222,6 +226,15 @@ class Batch:
         decision = apply(self._state, payment, linked, context, self._now)
         self._save(decision)
         return Result(item, result_kind(decision.outcome), None, decision.outcome, decision)
+
+    def _process_free_order(self, item: FreeOrder) -> Result:
+        """Raises ConflictError if it cannot be fulfilled."""
+        order = self._state.orders.get(item.reference)
+        if order is None or order.user_id in self._locked.users:
+            return self._leave_locked(item)
+        decision = fulfill_free(self._state, order, self._now)
+        self._save(decision)
+        return Result(item, ResultKind.PROCESSED, None, decision.outcome, decision)
 
     def _is_locked(self, item: EventItem) -> bool:
         """Whether another transaction has locked a row that the event needs."""

@@ -201,8 +201,15 @@ def apply_link(state: State, payment: Payment, link: Link, now: datetime) -> Pay
     return replace(linked, order=None, user_id=link.user_id, acceptance=kept)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FreeOrder:
+    """A new order for which nothing is to be paid, to be fulfilled."""
+
+    reference: str
+
+
 EventItem = Incoming | Rejected | QueuedEvent
-Item = EventItem | Reapply
+Item = EventItem | Reapply | FreeOrder
 
 
 def tally_key(item: EventItem) -> TallyKey:

@@ -85,7 +85,7 @@ class NotificationRules:
 
     def _kind_of_event(self, result: items.Result) -> NotificationKind | None:
         item, outcome = result.item, result.outcome
-        if outcome is None or isinstance(item, items.Reapply):
+        if outcome is None or isinstance(item, items.Reapply | items.FreeOrder):
             return None
         if isinstance(item, items.Rejected) and not item.signature_valid:
             return None
@@ -102,7 +102,7 @@ class NotificationRules:
 
     def _of_event(self, result: items.Result, kind: NotificationKind) -> Notification:
         item, outcome = result.item, result.outcome
-        assert not isinstance(item, items.Reapply)
+        assert not isinstance(item, items.Reapply | items.FreeOrder)
         assert outcome is not None
         payment = result.decision.payment if result.decision else None
         details = {"code": outcome.code, "message": outcome.message} | _details(item, payment)
@@ -142,7 +142,7 @@ class NotificationRules:
             kind=kind,
             at=self._now,
             source=source,
-            event_id=None if isinstance(item, items.Reapply) else item.event_id,
+            event_id=None if isinstance(item, items.Reapply | items.FreeOrder) else item.event_id,
             payment_id=payment.id if payment else None,
             details=clean(details),
         )
@@ -171,8 +171,8 @@ def _is_unchanged(item: items.QueuedEvent, outcome: Outcome) -> bool:
 
 def _details(item: items.Item, payment: Payment | None) -> dict[str, object]:
     """What an operator needs to find it: the id at the gateway, the order, the amount, the user."""
-    identity = None if isinstance(item, items.Reapply) else item.identity
-    event = None if isinstance(item, items.Reapply) else item.event
+    identity = None if isinstance(item, items.Reapply | items.FreeOrder) else item.identity
+    event = None if isinstance(item, items.Reapply | items.FreeOrder) else item.event
     paid = event.amount if isinstance(event, PaymentEvent) else None
     email = event.email if isinstance(event, PaymentEvent) else None
     order = identity.order if identity else None

@@ -26,6 +26,7 @@ from paidonce.processing import store
 from paidonce.processing.batch import Batch
 from paidonce.processing.items import (
     BatchResult,
+    FreeOrder,
     Incoming,
     Item,
     QueuedEvent,
@@ -163,6 +164,8 @@ def _load_keys(items: Sequence[Item]) -> LoadKeys:
                     keys.users.add(item.link.user_id)
                 if item.link is not None and item.link.order is not None:
                     keys.references.add(item.link.order)
+            case FreeOrder():
+                keys.references.add(item.reference)
             case Rejected():
                 if item.key is not None:
                     keys.keys.add(item.key)

@@ -99,7 +99,8 @@ SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
        ARRAY(SELECT ROW (o.id, o.reference, o.kind, o.amount_minor, o.currency, o.user_id,
                          o.email, o.plan_id, o.wallet_id, o.sources, o.status,
                          o.applied_payment_id, o.paid_at, o.canceled_at, o.refunded_at,
-                         o.closed_at, o.fulfilled_at, o.reversed_at, o.version)
+                         o.closed_at, o.fulfilled_at, o.reversed_at, o.expires_at,
+                         o.version)
                FROM order_rows AS o) AS orders,
        ARRAY(SELECT w FROM wallet_rows AS w) AS wallets,
        ARRAY(SELECT ROW (r.payment_id, r.refund_id, r.amount_minor)
@@ -127,6 +128,16 @@ SELECT p.id
   JOIN payments AS p ON p.user_id = s.user_id
  WHERE s.id = :subscription_id AND p.subscription_id = s.id
  ORDER BY p.created_at DESC
+ LIMIT :max_grants;
+
+-- name: free_grants
+-- Free orders of the user. The plan says whether it was for this subscription.
+SELECT o.id, o.plan_id, o.fulfilled_at
+  FROM subscriptions AS s
+  JOIN orders AS o ON o.user_id = s.user_id
+ WHERE s.id = :subscription_id AND o.kind = 'subscription' AND o.amount_minor = 0
+   AND o.fulfilled_at IS NOT NULL AND o.reversed_at IS NULL
+ ORDER BY o.id DESC
  LIMIT :max_grants;
 
 -- name: write

@@ -23,7 +23,7 @@ from paidonce.core.events import (
 )
 from paidonce.core.orders import Order
 from paidonce.core.payments import Payment
-from paidonce.core.state import Rows, State
+from paidonce.core.state import Rows, State, StoredGrants
 from paidonce.core.subscriptions import Subscription
 from paidonce.core.wallets import Wallet
 from paidonce.db.queries import Connection, Query, WrittenRow, load_queries
@@ -56,7 +56,7 @@ class LoadKeys:
     references: set[str] = field(default_factory=set)
     emails: set[str] = field(default_factory=set)
     users: set[UserId] = field(default_factory=set)
-    grants: dict[SubscriptionId, frozenset[PaymentId]] = field(default_factory=dict)
+    grants: dict[SubscriptionId, StoredGrants] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ async def _load(connection: Connection, query: Query, keys: LoadKeys, rules: Rul
         id_source_id=[source_id for source_id, _ in ids],
         id_kind=[one.kind for _, one in ids],
         id_value=[one.value for _, one in ids],
-        payment_id=[*keys.payments, *(one for ids in keys.grants.values() for one in ids)],
+        payment_id=[*keys.payments, *(one for grants in keys.grants.values() for one in grants.payments)],
         reference=list(keys.references),
         max_of_order=MAX_OF_ORDER,
         email_key=list(keys.emails),
@@ -170,14 +170,15 @@ async def _load(connection: Connection, query: Query, keys: LoadKeys, rules: Rul
     return _read_loaded(row, keys, rules)
 
 
-async def load_grants(
-    connection: Connection, subscription_id: SubscriptionId
-) -> frozenset[PaymentId]:
-    """The payments that granted periods of the subscription. It must be locked."""
-    rows = await QUERIES["grants"].rows(
-        connection, subscription_id=subscription_id, max_grants=MAX_GRANTS
+async def load_grants(connection: Connection, subscription_id: SubscriptionId) -> StoredGrants:
+    """What granted the periods of the subscription. It must be locked."""
+    wanted = {"subscription_id": subscription_id, "max_grants": MAX_GRANTS}
+    paid = await QUERIES["grants"].rows(connection, **wanted)
+    free = await QUERIES["free_grants"].rows(connection, **wanted)
+    return StoredGrants(
+        frozenset(row["id"] for row in paid),
+        tuple((row["id"], row["plan_id"], row["fulfilled_at"]) for row in free),
     )
-    return frozenset(row["id"] for row in rows)
 
 
 def blocked_on_digest(name: str) -> bytes:

@@ -35,7 +35,7 @@ CREATE TABLE sources (
 CREATE TABLE plan_versions (
     plan_id     text COLLATE "C" NOT NULL,
     valid_from  timestamptz NOT NULL DEFAULT now(),
-    price_minor bigint NOT NULL CHECK (price_minor > 0),
+    price_minor bigint NOT NULL CHECK (price_minor >= 0),
     currency    text COLLATE "C" NOT NULL,
     product     text COLLATE "C" NOT NULL,
     days        integer NOT NULL CHECK (days >= 0),
@@ -365,14 +365,22 @@ CREATE TABLE subscriptions (
     status             text COLLATE "C" NOT NULL,
     current_period_end timestamptz,
     anchor_day         smallint CHECK (anchor_day BETWEEN 1 AND 31),  -- on which its months end
+    canceled_at        timestamptz,  -- when an operator canceled it
+    ended_at           timestamptz,  -- when an operator ended it before its period was over
     version            bigint NOT NULL CHECK (version > 0),
     created_at         timestamptz NOT NULL DEFAULT now(),
     updated_at         timestamptz NOT NULL DEFAULT now(),
     UNIQUE (user_id, product),
     CONSTRAINT subscriptions_status CHECK (status IN ('INACTIVE', 'ACTIVE', 'CANCELED')),
     CONSTRAINT subscriptions_active_has_end CHECK (
-        status <> 'ACTIVE' OR current_period_end IS NOT NULL)
+        status <> 'ACTIVE' OR current_period_end IS NOT NULL),
+    CONSTRAINT subscriptions_canceled CHECK (
+        (status = 'CANCELED') = (canceled_at IS NOT NULL)
+        AND (ended_at IS NULL OR canceled_at IS NOT NULL))
 ) WITH (fillfactor = 75);
+
+-- An extension changes the end, but rarely the status.
+CREATE INDEX subscriptions_by_status ON subscriptions (status, id);
 
 CREATE TYPE written_subscription AS (
     id uuid, user_id uuid, product text, status text, current_period_end timestamptz,
@@ -472,7 +480,7 @@ CREATE TABLE orders (
     reference          text COLLATE "C" NOT NULL UNIQUE,
     kind               text COLLATE "C" NOT NULL,
     status             text COLLATE "C" NOT NULL,
-    amount_minor       bigint NOT NULL CHECK (amount_minor > 0),
+    amount_minor       bigint NOT NULL CHECK (amount_minor >= 0),  -- 0: free, paid when it is created
     currency           text COLLATE "C" NOT NULL,
     user_id            uuid REFERENCES users,
     email              text,
@@ -488,6 +496,7 @@ CREATE TABLE orders (
     closed_at          timestamptz,  -- canceled by the merchant: takes no more payments
     fulfilled_at       timestamptz,
     reversed_at        timestamptz,
+    expires_at         timestamptz,  -- what is paid later is kept, and not applied
     version            bigint NOT NULL CHECK (version > 0),
     is_test            boolean NOT NULL DEFAULT false,
     created_at         timestamptz NOT NULL DEFAULT now(),
@@ -500,7 +509,8 @@ CREATE TABLE orders (
                   WHEN 'wallet' THEN wallet_id IS NOT NULL
                   ELSE true END),
     CONSTRAINT orders_paid_has_time CHECK (status <> 'PAID' OR paid_at IS NOT NULL),
-    CONSTRAINT orders_paid_has_payment CHECK ((status = 'PAID') = (applied_payment_id IS NOT NULL)),
+    CONSTRAINT orders_paid_has_payment CHECK (
+        (status = 'PAID' AND amount_minor > 0) = (applied_payment_id IS NOT NULL)),
     CONSTRAINT orders_closed_is_not_paid CHECK (closed_at IS NULL OR status <> 'PAID'),
     CONSTRAINT orders_reversed_was_fulfilled CHECK (reversed_at IS NULL OR fulfilled_at IS NOT NULL)
 ) WITH (fillfactor = 75);
