@@ -11,6 +11,7 @@ from paidonce.core.events import Code, PaymentEvent
 from paidonce.processing.items import (
     BatchResult,
     EventItem,
+    FreeOrder,
     QueuedEvent,
     Reapply,
     Rejected,
@@ -37,7 +38,7 @@ def _count(results: Iterable[Result], now: datetime, finished_s: float) -> None:
     totals: Counter[tuple[metrics.PrometheusCounter, str]] = Counter()
     for result in results:
         item = result.item
-        if isinstance(item, Reapply):
+        if isinstance(item, Reapply | FreeOrder):
             continue
         provider = item.source.provider.name
         for counter in _counters(result):
@@ -80,7 +81,7 @@ def _counters(result: Result) -> Iterable[metrics.PrometheusCounter]:
 
 def _lines(results: Iterable[Result], finished_s: float) -> Iterable[OutcomeLine]:
     for result in results:
-        if not isinstance(result.item, Reapply):
+        if not isinstance(result.item, Reapply | FreeOrder):
             yield _line(result, result.item, finished_s)
 
 
