@@ -31,7 +31,7 @@ CREATE TABLE sources (
 );
 
 -- Every version of every plan that was ever configured. The price of a payment is the one that was
--- valid when it was paid.
+-- valid when it was paid. A version ends when other terms replace it or the plan leaves the settings.
 CREATE TABLE plan_versions (
     plan_id     text COLLATE "C" NOT NULL,
     valid_from  timestamptz NOT NULL DEFAULT now(),
@@ -41,9 +41,13 @@ CREATE TABLE plan_versions (
     days        integer NOT NULL CHECK (days >= 0),
     months      integer NOT NULL CHECK (months >= 0),
     is_default  boolean NOT NULL,
+    valid_until timestamptz,
     PRIMARY KEY (plan_id, valid_from),
-    CONSTRAINT plan_versions_duration CHECK (days + months > 0)
+    CONSTRAINT plan_versions_duration CHECK (days + months > 0),
+    CONSTRAINT plan_versions_valid CHECK (valid_until > valid_from)
 );
+
+CREATE UNIQUE INDEX plan_versions_on_sale ON plan_versions (plan_id) WHERE valid_until IS NULL;
 
 -- Events and keys ---------------------------------------------------------------------------
 
