@@ -58,8 +58,8 @@ AcceptedView = TypedDict(  # a class could not have the field `for`
 class PaymentView:
     """A payment.
 
-    `external_payment_id` is the gateway's id of kind `payment`; without one, its best other id, such
-    as that of a charge. `review` is the reason why a person should look at it, or null.
+    `external_payment_id` is the gateway's id of kind `payment`; without one, its best other id,
+    such as that of a charge. `review` is the reason why a person should look at it, or null.
     `unapplied_s` is the age of money that was received and is not applied, or null. `excess` is
     money of an applied payment above what was applied, as far as it was not refunded. `disputed_at`
     is the time of a dispute that was not won, and `dispute_answer_by` the deadline for an answer,

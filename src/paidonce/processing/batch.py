@@ -177,7 +177,10 @@ class Batch:
         adds_money = decision is not None and decision.payment is not None
         evidence = item if adds_money else replace(item, identity=None, event=None)
         self._changes.events.append(rows.event_row(evidence, outcome, 0, self._now))
-        self._tally.add_event(tally_key(item), outcome.status)
+        if item.signature_valid:
+            self._tally.add_event(tally_key(item), outcome.status)
+        else:
+            self._tally.add_rejected(tally_key(item))
         return Result(item, ResultKind.FAILED_FINAL, item.event_id, outcome, decision)
 
     def _process_queued(self, item: QueuedEvent) -> Result:

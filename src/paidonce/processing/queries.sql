@@ -205,7 +205,7 @@ new_queued AS (
 ),
 new_counts AS (
     INSERT INTO event_count_deltas (
-        day, source_id, signature_method, received, duplicates, waiting, succeeded, failed)
+        day, source_id, signature_method, received, duplicates, waiting, succeeded, failed, rejected)
     SELECT * FROM unnest(:counts::written_event_count[])
     RETURNING 1
 )

@@ -961,6 +961,7 @@ CREATE TABLE event_counts (
     waiting          bigint NOT NULL,
     succeeded        bigint NOT NULL,
     failed           bigint NOT NULL,
+    rejected         bigint NOT NULL,
     PRIMARY KEY (day, source_id, signature_method)
 );
 
@@ -975,12 +976,13 @@ CREATE TABLE event_count_deltas (
     duplicates       integer NOT NULL,
     waiting          integer NOT NULL,
     succeeded        integer NOT NULL,
-    failed           integer NOT NULL
+    failed           integer NOT NULL,
+    rejected         integer NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 CREATE TYPE written_event_count AS (
     day date, source_id smallint, signature_method text, received integer, duplicates integer,
-    waiting integer, succeeded integer, failed integer
+    waiting integer, succeeded integer, failed integer, rejected integer
 );
 
 -- Audit -------------------------------------------------------------------------------------
