@@ -368,6 +368,30 @@ def test_an_event_behind_a_paid_payment_is_out_of_order(late: PaymentEvent) -> N
     assert lived.payment.applied_at == NOW
 
 
+@pytest.mark.parametrize("announced", [EventType.PENDING, EventType.FAILED])
+def test_a_looked_up_event_that_is_behind_is_out_of_order_if_it_adds_nothing(
+    announced: EventType,
+) -> None:
+    """PAY-2: the gateway says what became of the payment, and all of that is known."""
+    looked_up = replace(PAID, announced=announced)
+    lived = Life().hears(PAID, looked_up)
+    outcome = lived.decisions[-1].outcome
+    assert (outcome.status, outcome.code) == (EventStatus.IGNORED, Code.OUT_OF_ORDER)
+    assert lived.payment.applied_at == NOW
+    refunded = replace(ALL_BACK, announced=announced)
+    for life in ((looked_up,), (PENDING, looked_up), (PAID, refunded)):
+        assert Life().hears(*life).decisions[-1].outcome.status is EventStatus.PROCESSED
+
+
+def test_a_late_looked_up_event_does_not_fail_for_the_amount() -> None:
+    """PAY-2 PAY-4: the event that brought the amount has failed for it."""
+    wrong = replace(PAID, amount=Money(1, "RUB"))
+    lived = Life().hears(wrong, replace(wrong, announced=EventType.FAILED))
+    codes = [one.outcome.code for one in lived.decisions]
+    assert codes == [Code.AMOUNT_MISMATCH, Code.OUT_OF_ORDER]
+    assert lived.payment.review is Code.AMOUNT_MISMATCH
+
+
 @pytest.mark.parametrize(
     ("known", "late"),
     [(FAILED, PENDING), (FAILED, PROCESSING), (VOIDED, FAILED), (PROCESSING, PENDING)],

@@ -126,6 +126,7 @@ class PaymentEvent:
     occurred_at: datetime | None = None
     paid_at: datetime | None = None  # where it differs from occurred_at
     answer_by: datetime | None = None  # until when a dispute can be answered
+    announced: EventType | None = None  # what the delivery itself said, if the rest was looked up
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,12 +300,12 @@ def merge(one: Facts, other: Facts) -> Facts:
     )
 
 
-def is_out_of_order(facts: Facts, event: PaymentEvent) -> bool:
-    """Whether the event is behind the known facts, as a `failed` that comes after `paid`."""
+def is_out_of_order(facts: Facts, event_type: EventType) -> bool:
+    """Whether the type is behind the known facts, as a `failed` that comes after `paid`."""
     if facts.captured_minor > 0:
-        return event.event_type in _BEFORE_MONEY
+        return event_type in _BEFORE_MONEY
     reached = _STEPS.get(facts.status, 0)
-    return _STEP_OF_EVENT.get(event.event_type, reached) < reached
+    return _STEP_OF_EVENT.get(event_type, reached) < reached
 
 
 def new_payment(payment_id: PaymentId, event: PaymentEvent, received: ReceivedEvent) -> Payment:

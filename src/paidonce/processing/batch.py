@@ -190,6 +190,8 @@ class Batch:
         before = AttemptCount(item.received_at, item.attempts, item.faults)
         count = before.after(decision.outcome)
         outcome = self._final_outcome(decision.outcome, count)
+        if item.was_processed and outcome.status is EventStatus.IGNORED:
+            outcome = PROCESSED  # its facts are in the payment, whatever else is known by now
         row = rows.event_update_row(item.event_id, outcome, count.attempts, self._now)
         self._changes.event_updates.append(row)
         self._tally.move(tally_key(item), item.status, outcome.status)

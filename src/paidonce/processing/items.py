@@ -154,6 +154,14 @@ class QueuedEvent:
     signature_method: str
     forced_outcome: events.Outcome | None = None
     blocked: Blocked | None = None  # why its handlers prevent its effect now
+    was_processed: bool = False  # it is PROCESSED, or was
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an earlier attempt failed or was blocked."""
+        if self.status is events.EventStatus.VALIDATED:
+            return self.attempts > 0 and not self.was_processed
+        return self.status not in (events.EventStatus.PROCESSED, events.EventStatus.IGNORED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

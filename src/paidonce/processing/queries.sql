@@ -274,6 +274,7 @@ SELECT require_written(
 UPDATE webhook_events AS e
    SET status = c.status, error_code = c.error_code, error_message = c.error_message,
        attempts = c.attempts, processed_at = c.processed_at,
+       was_processed = e.was_processed OR e.status = 'PROCESSED' OR NULL,
        transaction_id = pg_current_xact_id()
   FROM unnest(
     :id::uuid[], :status::text[], :error_code::text[], :error_message::text[],

@@ -106,6 +106,8 @@ CREATE TABLE webhook_events (
     request_id          text COLLATE "C" NOT NULL,
     headers             jsonb NOT NULL,
     raw_body            bytea NOT NULL,
+    -- True once an event that was PROCESSED is processed again: it never becomes IGNORED.
+    was_processed       boolean,
     -- The transaction that wrote the row last. Event, payment and order of one effect have the same.
     transaction_id      xid8 DEFAULT pg_current_xact_id(),
     CONSTRAINT webhook_events_status CHECK (status IN (
