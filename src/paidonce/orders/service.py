@@ -66,7 +66,7 @@ class OrderService:
             paid = await payments_store.search(
                 connection, PaymentQuery(order=reference, limit=MAX_PAGE)
             )
-        return model.order_view(row, map(payment_view, paid.items))
+        return model.order_view(row, map(payment_view, paid.items), self._rules.plans)
 
     async def search(self, query: model.OrderQuery) -> Page[model.OrderSummary]:
         """Orders, newest first."""
