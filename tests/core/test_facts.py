@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import count, permutations, product
+from itertools import combinations, count, permutations, product
 from uuid import UUID
 
 import pytest
@@ -24,7 +24,14 @@ from paidonce.core.events import (
     UserId,
 )
 from paidonce.core.money import Money
-from paidonce.core.payments import Facts, Payment, PaymentStatus, facts_from_event, merge
+from paidonce.core.payments import (
+    Facts,
+    Payment,
+    PaymentStatus,
+    facts_from_event,
+    merge,
+    settle_foreign_refunds,
+)
 from paidonce.core.plans import Plan, plan_book
 from paidonce.core.state import Decision, State
 from paidonce.core.subscriptions import Subscription
@@ -43,20 +50,40 @@ PLANS = plan_book(
 )
 
 times = st.none() | st.integers(0, 10).map(lambda hours: NOW + timedelta(hours=hours))
-amounts = st.builds(Money, st.integers(0, 5), st.sampled_from(["RUB", "USD", "KRW"]))
+currencies = st.sampled_from(["RUB", "USD", "KRW"])
+amounts = st.builds(Money, st.integers(0, 5), currencies)
+
+
+def with_refunds(known: Facts, total: int, single: dict[str, int], currency: str) -> Facts:
+    """The facts with refunds, in the currency of the capture if there is one."""
+    keys = [*([f"={total}"] if total else []), *(f"#{name}" for name in single)]
+    has_currency = known.captured is not None or not keys
+    return replace(
+        known,
+        refund_total_minor=total,
+        refunds=single,
+        refund_currency=None if has_currency else currency,
+        refund_times=dict.fromkeys(keys, known.refunded_at or NOW),
+    )
+
+
 facts = st.builds(
-    Facts,
-    captured=st.none() | amounts,
-    refund_total_minor=st.integers(0, 5),
-    refunds=st.dictionaries(st.sampled_from("abc"), st.integers(0, 5)),
-    paid_at=times,
-    failed_at=times,
-    voided_at=times,
-    canceled_at=times,
-    refunded_at=times,
-    processing_at=times,
-    disputed_at=times,
-    dispute_won_at=times,
+    with_refunds,
+    st.builds(
+        Facts,
+        captured=st.none() | amounts,
+        paid_at=times,
+        failed_at=times,
+        voided_at=times,
+        canceled_at=times,
+        refunded_at=times,
+        processing_at=times,
+        disputed_at=times,
+        dispute_won_at=times,
+    ),
+    st.integers(0, 5),
+    st.dictionaries(st.sampled_from("abc"), st.integers(0, 5)),
+    currencies,
 )
 
 
@@ -70,19 +97,28 @@ def in_time_or_not(known: Facts, is_expired: bool) -> Facts:
 timed_facts = st.builds(in_time_or_not, facts, st.booleans())
 
 
-@given(timed_facts, timed_facts)
+def grown(one: Facts, other: Facts, is_settled: bool) -> Facts:
+    """Facts of several events; an operator may have dealt with refunds in other currencies."""
+    both = merge(one, other)
+    return settle_foreign_refunds(both) if is_settled else both
+
+
+grown_facts = timed_facts | st.builds(grown, timed_facts, timed_facts, st.booleans())
+
+
+@given(grown_facts, grown_facts)
 def test_merging_is_commutative(one: Facts, other: Facts) -> None:
     """PAY-2"""
     assert merge(one, other) == merge(other, one)
 
 
-@given(timed_facts, timed_facts, timed_facts)
+@given(grown_facts, grown_facts, grown_facts)
 def test_merging_is_associative(one: Facts, other: Facts, third: Facts) -> None:
     """PAY-2"""
     assert merge(merge(one, other), third) == merge(one, merge(other, third))
 
 
-@given(timed_facts, timed_facts)
+@given(grown_facts, grown_facts)
 def test_merging_is_idempotent(one: Facts, other: Facts) -> None:
     """PAY-2"""
     assert merge(one, one) == one
@@ -90,7 +126,7 @@ def test_merging_is_idempotent(one: Facts, other: Facts) -> None:
     assert merge(both, other) == merge(both, one) == both
 
 
-@given(timed_facts)
+@given(grown_facts)
 def test_merging_empty_facts_changes_nothing(one: Facts) -> None:
     """PAY-2"""
     assert merge(one, Facts()) == merge(Facts(), one) == one
@@ -101,7 +137,8 @@ def test_merged_facts_only_grow(one: Facts, other: Facts) -> None:
     """PAY-2"""
     both = merge(one, other)
     assert both.captured_minor >= max(one.captured_minor, other.captured_minor)
-    assert both.refunded_minor >= max(one.refunded_minor, other.refunded_minor)
+    of_same = [each for each in (one, other) if each.currency == both.currency]
+    assert both.refunded_minor >= max((each.refunded_minor for each in of_same), default=0)
     for name in ("paid_at", "failed_at", "voided_at", "canceled_at", "refunded_at"):
         known = [time for time in (getattr(one, name), getattr(other, name)) if time]
         assert getattr(both, name) == min(known, default=None)
@@ -356,6 +393,61 @@ def test_an_unapplied_payment_needs_the_same_review_in_every_order(
     """PAY-2 PAY-12: the row is the same in the end, and money that went back waits for nobody."""
     reviews = {Life(with_user=False).hears(*order).payment.review for order in orders(life)}
     assert reviews == {review}
+
+
+def back(minor: int, currency: str, refund_id: str | None = None) -> PaymentEvent:
+    """A refund: a total, or a single one with an id."""
+    money = Money(minor, currency)
+    if refund_id is None:
+        return event_type(EventType.REFUNDED, refunded=money)
+    return event_type(EventType.REFUNDED, refund=Refund(refund_id, money))
+
+
+REFUNDS = [
+    back(500, "EUR"),
+    back(700, "EUR", "r-e"),
+    back(900, "USD"),
+    back(2_000, "RUB"),
+    back(3_000, "RUB", "r-r"),
+]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_refunds_in_another_currency_end_alike_in_every_order(number: int) -> None:
+    """PAY-12 PAY-2: not subtracted, whatever was known when they came; a person looks at them."""
+    for chosen in combinations(REFUNDS, number):
+        lives = [Life().hears(*order) for order in permutations((PAID, *chosen))]
+        ends = [life.payment for life in lives]
+        assert all(end.facts == ends[0].facts for end in ends)
+        own = [
+            minor for one, minor in zip(REFUNDS[3:], (2_000, 3_000), strict=True) if one in chosen
+        ]
+        assert ends[0].facts.refunded_minor == max(own, default=0)
+        review = Code.REFUND_CURRENCY_MISMATCH if len(own) < number else None
+        assert {end.review for end in ends} == {review}
+        assert {end.applied_at for end in ends} == {NOW}
+        assert not any(end.is_contested for end in ends)
+
+
+@pytest.mark.parametrize("refund", REFUNDS[:2], ids=["total", "single"])
+def test_the_refund_fails_and_the_payment_does_not(refund: PaymentEvent) -> None:
+    """PAY-12: the event that brings the mismatch without an effect fails."""
+    outcomes = [one.outcome for one in Life().hears(PAID, refund, refund).decisions]
+    assert [one.code for one in outcomes] == [None, *[Code.REFUND_CURRENCY_MISMATCH] * 2]
+    assert outcomes[-1].status is EventStatus.FAILED_FINAL
+    assert [one.outcome.code for one in Life().hears(refund, PAID).decisions] == [None, None]
+    both = replace(refund, amount=PRICE)
+    assert Life().hears(both).payment.review is Code.REFUND_CURRENCY_MISMATCH
+
+
+@pytest.mark.parametrize("refunds", list(permutations(REFUNDS[:3])))
+def test_a_capture_in_their_currency_makes_them_its_own(refunds: Sequence[PaymentEvent]) -> None:
+    """PAY-12 PAY-2: until then nobody knows which refund is foreign."""
+    paid_in_euro = replace(PAID, amount=Money(5_000, "EUR"))
+    for life in ((*refunds, paid_in_euro), (paid_in_euro, *refunds)):
+        found = Life().hears(*life).payment.facts
+        assert (found.currency, found.refunded_minor) == ("EUR", 700)
+        assert found.has_foreign_refund
 
 
 @pytest.mark.parametrize("late", [FAILED, VOIDED, PENDING, PROCESSING])

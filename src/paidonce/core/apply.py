@@ -252,7 +252,8 @@ def _apply_plan(
     )
     effects = (Applied(applied),)
     decision = Decision(PROCESSED, before, applied, subscription_before, longer, effects=effects)
-    return decision if payment.facts.captured == price.amount else _with_review(decision, price)
+    is_plain = payment.facts.captured == price.amount and not payment.facts.refund_times
+    return decision if is_plain else _with_review(decision, price)
 
 
 def _extend_subscription(
@@ -297,6 +298,8 @@ def _applied_review(decision: Decision, price: Price | None) -> Reason | None:
     captured = payment.facts.captured
     if price is not None and captured is not None and captured.currency != price.amount.currency:
         return Code.CURRENCY_MISMATCH
+    if payment.facts.has_foreign_refund:
+        return Code.REFUND_CURRENCY_MISMATCH
     return Code.EXCESS if payment.excess_minor > 0 else _refund_review(payment)
 
 
@@ -332,8 +335,13 @@ def _unpaid_review(payment: Payment) -> Code | None:
 
 
 def _refund_review(payment: Payment) -> Code | None:
-    """Whether more was refunded than captured, as when a refunded payment is disputed and lost."""
+    """Whether a refund is in another currency, or more was refunded than captured.
+
+    More is refunded when a payment that was refunded is disputed and lost as well.
+    """
     facts = payment.facts
+    if facts.captured_minor > 0 and facts.has_foreign_refund:
+        return Code.REFUND_CURRENCY_MISMATCH
     is_excess = 0 < facts.captured_minor < facts.refunded_minor
     return Code.REFUND_EXCESS if is_excess else None
 

@@ -24,6 +24,7 @@ from paidonce.core.events import (
 )
 from paidonce.core.payments import (
     Payment,
+    has_foreign_refund,
     is_out_of_order,
     merge_event,
     merge_payments,
@@ -121,6 +122,10 @@ def _with_event_outcome(
     if is_contested and (contests or not was_contested):
         message = "it names another order or user than the payment has"
         outcome = Outcome(EventStatus.FAILED_FINAL, Code.LINK_CONFLICT, message)
+        return replace(decision, outcome=outcome, blocked_on=None)
+    if payment is not None and not decision.effects and has_foreign_refund(payment.facts, event):
+        message = "the refund is in another currency than the payment; it is not subtracted"
+        outcome = Outcome(EventStatus.FAILED_FINAL, Code.REFUND_CURRENCY_MISMATCH, message)
         return replace(decision, outcome=outcome, blocked_on=None)
     if event.amount is not None and event.announced is None:
         return decision

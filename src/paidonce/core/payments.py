@@ -24,15 +24,17 @@ from paidonce.core.events import (
     UserId,
 )
 from paidonce.core.money import Money, matches
+from paidonce.core.refunds import (
+    SINGLE,
+    TOTAL,
+    OwnRefunds,
+    has_foreign,
+    in_currency,
+    merge_times,
+    settle,
+)
 
 T = TypeVar("T", Money, str, datetime)
-
-_TOTAL: Final = "="
-_SINGLE: Final = "#"
-"""Prefixes of the keys of `refund_times`: a total that was reported, or the id of a refund."""
-
-MAX_REFUND_TIMES: Final = 256
-"""For how many refunds of a payment the time is remembered: the earliest ones."""
 
 MAX_CAPTURES: Final = 16
 """How many different captured sums of a payment are remembered: the largest ones."""
@@ -69,7 +71,7 @@ class Facts:
     dispute_answer_by: datetime | None = None
     is_expired: bool = False  # the capture is known only from expired deliveries
     other_captures: frozenset[Money] = frozenset()  # smaller sums that were reported as captured
-    refund_times: Mapping[str, datetime] = field(default_factory=dict)  # the earliest of each
+    refund_times: Mapping[str, datetime] = field(default_factory=dict)  # see `refunds.py`
 
     @property
     def has_timely_capture(self) -> bool:
@@ -87,6 +89,11 @@ class Facts:
         return _refunded_minor(self.refund_total_minor, self.refunds)
 
     @property
+    def has_foreign_refund(self) -> bool:
+        """Whether there is a refund in another currency that no operator has dealt with."""
+        return bool(self.refund_times) and has_foreign(self.refund_times)
+
+    @property
     def returned_at(self) -> datetime | None:
         """When all of the money was back: the time of the refund that completed it."""
         if not self.is_returned:
@@ -98,8 +105,8 @@ class Facts:
     def _refunded_by(self, at: datetime) -> int:
         """What was refunded until then."""
         known = {key for key, reported_at in self.refund_times.items() if reported_at <= at}
-        totals = (int(key.removeprefix(_TOTAL)) for key in known if key.startswith(_TOTAL))
-        single = {name: one for name, one in self.refunds.items() if _SINGLE + name in known}
+        totals = (int(key.removeprefix(TOTAL)) for key in known if key.startswith(TOTAL))
+        single = {name: one for name, one in self.refunds.items() if SINGLE + name in known}
         return _refunded_minor(max(totals, default=0), single)
 
     @property
@@ -280,6 +287,8 @@ def merge(one: Facts, other: Facts) -> Facts:
         one, other = _without_expired_money(one, other), _without_expired_money(other, one)
     captured = _larger(one.captured, other.captured)
     refund_currency = _larger(one.refund_currency, other.refund_currency)
+    currency = captured.currency if captured else refund_currency
+    one, other = _with_refunds_in(one, currency), _with_refunds_in(other, currency)
     return Facts(
         captured=captured,
         refund_total_minor=max(one.refund_total_minor, other.refund_total_minor),
@@ -296,7 +305,7 @@ def merge(one: Facts, other: Facts) -> Facts:
         dispute_answer_by=_larger(one.dispute_answer_by, other.dispute_answer_by),
         is_expired=one.is_expired or other.is_expired,
         other_captures=_merge_captures(one, other, captured),
-        refund_times=_merge_refund_times(one.refund_times, other.refund_times),
+        refund_times=merge_times(one.refund_times, other.refund_times),
     )
 
 
@@ -306,6 +315,11 @@ def is_out_of_order(facts: Facts, event_type: EventType) -> bool:
         return event_type in _BEFORE_MONEY
     reached = _STEPS.get(facts.status, 0)
     return _STEP_OF_EVENT.get(event_type, reached) < reached
+
+
+def settle_foreign_refunds(facts: Facts) -> Facts:
+    """The facts after an operator has dealt with refunds in another currency."""
+    return replace(facts, refund_times=settle(facts.refund_times)) if facts.refund_times else facts
 
 
 def new_payment(payment_id: PaymentId, event: PaymentEvent, received: ReceivedEvent) -> Payment:
@@ -322,20 +336,23 @@ def new_payment(payment_id: PaymentId, event: PaymentEvent, received: ReceivedEv
     )
 
 
+def has_foreign_refund(facts: Facts, event: PaymentEvent) -> bool:
+    """Whether the event reports a refund in another currency than was captured."""
+    refunded = event.refunded or (event.refund.amount if event.refund else None)
+    if refunded is None or facts.captured is None:
+        return False
+    return refunded.currency != facts.captured.currency and facts.has_foreign_refund
+
+
 def merge_event(
     payment: Payment, ids: tuple[ExternalId, ...], event: PaymentEvent, received: ReceivedEvent
 ) -> Payment:
     """Merge an event into the payment, under these ids.
 
     The first event decides what the payment is for. An event that names something else contests it.
-    So does a refund in another currency, and it is not merged.
     """
-    is_foreign = _differs_in_currency(payment.facts, event)
-    merged = event
-    if is_foreign and payment.facts.captured is not None:
-        merged = replace(event, refunded=None, refund=None)
-    facts = facts_from_event(merged, received.received_at, received.is_expired)
-    contests = is_foreign or has_link_conflict(payment, event, received.link_by_email)
+    facts = facts_from_event(event, received.received_at, received.is_expired)
+    contests = has_link_conflict(payment, event, received.link_by_email)
     return replace(
         payment,
         ids=payment.ids + tuple(one for one in ids if one not in payment.ids),
@@ -395,15 +412,6 @@ def _is_other_address(one: str | None, other: str | None) -> bool:
     return one is not None and other is not None and email_key(one) != email_key(other)
 
 
-def _differs_in_currency(facts: Facts, event: PaymentEvent) -> bool:
-    """Whether the refund and the capture have different currencies."""
-    refunded = event.refunded or (event.refund.amount if event.refund else None)
-    paid = event.amount or facts.captured
-    if paid is not None and refunded is not None and paid.currency != refunded.currency:
-        return True
-    return event.amount is not None and facts.refund_currency not in (None, event.amount.currency)
-
-
 _BEFORE_MONEY: Final = frozenset(
     {EventType.PENDING, EventType.PROCESSING, EventType.FAILED, EventType.VOIDED}
 )
@@ -426,22 +434,41 @@ def _money_facts(event: PaymentEvent, at: datetime) -> Facts:
     total, single = event.refunded, event.refund
     refunded = total or (single.amount if single else None)
     is_refund = total is not None or single is not None or event.event_type is EventType.REFUNDED
-    return Facts(
-        captured=event.amount,
-        paid_at=_paid_at(event, at),
+    facts = Facts(
         refund_total_minor=total.amount_minor if total else 0,
         refunds={single.id: single.amount.amount_minor} if single else {},
-        refund_currency=refunded.currency if refunded and not event.amount else None,
+        refund_currency=refunded.currency if refunded else None,
         refunded_at=at if is_refund else None,
         refund_times=_refund_times(event, at),
     )
+    if event.amount is None:
+        return facts
+    facts = _with_refunds_in(facts, event.amount.currency)
+    paid_at = _paid_at(event, at)
+    return replace(facts, captured=event.amount, paid_at=paid_at, refund_currency=None)
+
+
+def _with_refunds_in(facts: Facts, currency: str | None) -> Facts:
+    """The facts of a payment in this currency: refunds in others are foreign. Usually no change."""
+    if not (facts.refund_times or facts.refunds or facts.refund_total_minor) or currency is None:
+        return facts
+    known = OwnRefunds(facts.refund_total_minor, facts.refunds, facts.refund_times)
+    total_minor, by_id, times = in_currency(known, facts.currency, currency)
+    return replace(facts, refund_total_minor=total_minor, refunds=by_id, refund_times=times)
 
 
 def _without_expired_money(one: Facts, other: Facts) -> Facts:
     """Drop an expired capture from `one` if `other` has a capture in time."""
     if not (one.is_expired and other.has_timely_capture):
         return one
-    return replace(one, captured=None, paid_at=None, is_expired=False, other_captures=frozenset())
+    return replace(
+        one,
+        captured=None,
+        paid_at=None,
+        refund_currency=one.currency if one.refund_times or one.refunded_minor else None,
+        is_expired=False,
+        other_captures=frozenset(),
+    )
 
 
 def _paid_at(event: PaymentEvent, at: datetime) -> datetime | None:
@@ -483,23 +510,10 @@ def _refunded_minor(total_minor: int, refunds: Mapping[str, int]) -> int:
 def _refund_times(event: PaymentEvent, at: datetime) -> Mapping[str, datetime]:
     times: dict[str, datetime] = {}
     if event.refunded is not None:
-        times[f"{_TOTAL}{event.refunded.amount_minor}"] = at
+        times[f"{TOTAL}{event.refunded.amount_minor}"] = at
     if event.refund is not None:
-        times[f"{_SINGLE}{event.refund.id}"] = at
+        times[f"{SINGLE}{event.refund.id}"] = at
     return times
-
-
-def _merge_refund_times(
-    one: Mapping[str, datetime], other: Mapping[str, datetime]
-) -> Mapping[str, datetime]:
-    if not other:
-        return one
-    if not one:
-        return other
-    merged = {key: min(filter(None, (one.get(key), other.get(key)))) for key in {*one, *other}}
-    if len(merged) <= MAX_REFUND_TIMES:
-        return merged
-    return dict(sorted(merged.items(), key=lambda item: (item[1], item[0]))[:MAX_REFUND_TIMES])
 
 
 def _merge_refunds(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:

@@ -10,7 +10,7 @@ from paidonce.core import events
 from paidonce.core.accept import AcceptRequest, accept
 from paidonce.core.masking import Masker
 from paidonce.core.orders import Kind
-from paidonce.core.payments import Payment
+from paidonce.core.payments import Payment, settle_foreign_refunds
 from paidonce.core.plans import PlanBook
 from paidonce.core.retry import SLOW_RETRY_CODES, RetryPolicy
 from paidonce.core.state import Decision, State
@@ -196,7 +196,8 @@ def apply_link(state: State, payment: Payment, link: Link, now: datetime) -> Pay
         raise ConflictError(f"payment {payment.id} was applied to {target} already")
     if link.is_for_refund is not None:
         return replace(payment, is_for_refund=link.is_for_refund)
-    linked = replace(payment, is_linked=True, is_contested=False)
+    facts = settle_foreign_refunds(payment.facts)
+    linked = replace(payment, facts=facts, is_linked=True, is_contested=False)
     if payment.applied_at is not None:
         return linked
     kept = None if names_another else payment.acceptance  # it was for what it was linked to before
