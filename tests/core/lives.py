@@ -44,8 +44,7 @@ EMAIL: Final = "buyer@example.com"
 WALLET: Final = WalletId(UUID(int=88))
 REFERENCE: Final = "order-1"
 PLANS: Final = plan_book(
-    [Plan("monthly", PRICE, "default", PERIOD.days, 0, True, NOW - timedelta(days=900))],
-    ["monthly"],
+    [Plan("monthly", PRICE, "default", PERIOD.days, 0, True, NOW - timedelta(days=900))]
 )
 
 

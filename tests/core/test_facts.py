@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import count, permutations, product
+from itertools import combinations, count, permutations, product
 from uuid import UUID
 
 import pytest
@@ -29,11 +29,11 @@ from paidonce.core.payments import (
     Payment,
     PaymentStatus,
     facts_from_event,
-    gateway_total,
     merge,
-    refunded_sum,
+    settle_foreign_refunds,
 )
 from paidonce.core.plans import Plan, plan_book
+from paidonce.core.refunds import gateway_total, refunded_sum
 from paidonce.core.state import Decision, State
 from paidonce.core.subscriptions import Subscription
 
@@ -47,27 +47,46 @@ PLANS = plan_book(
     [
         Plan("monthly", PRICE, "default", 30, 0, True, NOW - timedelta(days=900)),
         Plan("yearly", Money(990_000, "RUB"), "default", 0, 12, False, NOW - timedelta(days=900)),
-    ],
-    ["monthly", "yearly"],
+    ]
 )
 
 times = st.none() | st.integers(0, 10).map(lambda hours: NOW + timedelta(hours=hours))
-amounts = st.builds(Money, st.integers(0, 5), st.sampled_from(["RUB", "USD", "KRW"]))
+currencies = st.sampled_from(["RUB", "USD", "KRW"])
+amounts = st.builds(Money, st.integers(0, 5), currencies)
+
+
+def with_refunds(known: Facts, total: int, single: dict[str, int], currency: str) -> Facts:
+    """The facts with refunds, in the currency of the capture if there is one."""
+    keys = [*([f"={total}"] if total else []), *(f"#{name}" for name in single)]
+    has_currency = known.captured is not None or not keys
+    return replace(
+        known,
+        refund_total_minor=total,
+        refunds=single,
+        refund_currency=None if has_currency else currency,
+        refund_times=dict.fromkeys(keys, known.refunded_at or NOW),
+    )
+
+
 facts = st.builds(
-    Facts,
-    captured=st.none() | amounts,
-    refund_total_minor=st.integers(0, 5),
-    refunds=st.dictionaries(
+    with_refunds,
+    st.builds(
+        Facts,
+        captured=st.none() | amounts,
+        paid_at=times,
+        failed_at=times,
+        voided_at=times,
+        canceled_at=times,
+        refunded_at=times,
+        processing_at=times,
+        disputed_at=times,
+        dispute_won_at=times,
+    ),
+    st.integers(0, 5),
+    st.dictionaries(
         st.sampled_from(["a", "b", "dispute:a", "operator:a", "outside:a"]), st.integers(0, 5)
     ),
-    paid_at=times,
-    failed_at=times,
-    voided_at=times,
-    canceled_at=times,
-    refunded_at=times,
-    processing_at=times,
-    disputed_at=times,
-    dispute_won_at=times,
+    currencies,
 )
 
 
@@ -81,19 +100,28 @@ def in_time_or_not(known: Facts, is_expired: bool) -> Facts:
 timed_facts = st.builds(in_time_or_not, facts, st.booleans())
 
 
-@given(timed_facts, timed_facts)
+def grown(one: Facts, other: Facts, is_settled: bool) -> Facts:
+    """Facts of several events; an operator may have dealt with refunds in other currencies."""
+    both = merge(one, other)
+    return settle_foreign_refunds(both) if is_settled else both
+
+
+grown_facts = timed_facts | st.builds(grown, timed_facts, timed_facts, st.booleans())
+
+
+@given(grown_facts, grown_facts)
 def test_merging_is_commutative(one: Facts, other: Facts) -> None:
     """PAY-2"""
     assert merge(one, other) == merge(other, one)
 
 
-@given(timed_facts, timed_facts, timed_facts)
+@given(grown_facts, grown_facts, grown_facts)
 def test_merging_is_associative(one: Facts, other: Facts, third: Facts) -> None:
     """PAY-2"""
     assert merge(merge(one, other), third) == merge(one, merge(other, third))
 
 
-@given(timed_facts, timed_facts)
+@given(grown_facts, grown_facts)
 def test_merging_is_idempotent(one: Facts, other: Facts) -> None:
     """PAY-2"""
     assert merge(one, one) == one
@@ -101,7 +129,7 @@ def test_merging_is_idempotent(one: Facts, other: Facts) -> None:
     assert merge(both, other) == merge(both, one) == both
 
 
-@given(timed_facts)
+@given(grown_facts)
 def test_merging_empty_facts_changes_nothing(one: Facts) -> None:
     """PAY-2"""
     assert merge(one, Facts()) == merge(Facts(), one) == one
@@ -112,7 +140,8 @@ def test_merged_facts_only_grow(one: Facts, other: Facts) -> None:
     """PAY-2"""
     both = merge(one, other)
     assert both.captured_minor >= max(one.captured_minor, other.captured_minor)
-    assert both.refunded_minor >= max(one.refunded_minor, other.refunded_minor)
+    of_same = [each for each in (one, other) if each.currency == both.currency]
+    assert both.refunded_minor >= max((each.refunded_minor for each in of_same), default=0)
     for name in ("paid_at", "failed_at", "voided_at", "canceled_at", "refunded_at"):
         known = [time for time in (getattr(one, name), getattr(other, name)) if time]
         assert getattr(both, name) == min(known, default=None)
@@ -395,6 +424,61 @@ def test_an_unapplied_payment_needs_the_same_review_in_every_order(
     assert reviews == {review}
 
 
+def back(minor: int, currency: str, refund_id: str | None = None) -> PaymentEvent:
+    """A refund: a total, or a single one with an id."""
+    money = Money(minor, currency)
+    if refund_id is None:
+        return event_type(EventType.REFUNDED, refunded=money)
+    return event_type(EventType.REFUNDED, refund=Refund(refund_id, money))
+
+
+REFUNDS = [
+    back(500, "EUR"),
+    back(700, "EUR", "r-e"),
+    back(900, "USD"),
+    back(2_000, "RUB"),
+    back(3_000, "RUB", "r-r"),
+]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_refunds_in_another_currency_end_alike_in_every_order(number: int) -> None:
+    """PAY-12 PAY-2: not subtracted, whatever was known when they came; a person looks at them."""
+    for chosen in combinations(REFUNDS, number):
+        lives = [Life().hears(*order) for order in permutations((PAID, *chosen))]
+        ends = [life.payment for life in lives]
+        assert all(end.facts == ends[0].facts for end in ends)
+        own = [
+            minor for one, minor in zip(REFUNDS[3:], (2_000, 3_000), strict=True) if one in chosen
+        ]
+        assert ends[0].facts.refunded_minor == max(own, default=0)
+        review = Code.REFUND_CURRENCY_MISMATCH if len(own) < number else None
+        assert {end.review for end in ends} == {review}
+        assert {end.applied_at for end in ends} == {NOW}
+        assert not any(end.is_contested for end in ends)
+
+
+@pytest.mark.parametrize("refund", REFUNDS[:2], ids=["total", "single"])
+def test_the_refund_fails_and_the_payment_does_not(refund: PaymentEvent) -> None:
+    """PAY-12: the event that brings the mismatch without an effect fails."""
+    outcomes = [one.outcome for one in Life().hears(PAID, refund, refund).decisions]
+    assert [one.code for one in outcomes] == [None, *[Code.REFUND_CURRENCY_MISMATCH] * 2]
+    assert outcomes[-1].status is EventStatus.FAILED_FINAL
+    assert [one.outcome.code for one in Life().hears(refund, PAID).decisions] == [None, None]
+    both = replace(refund, amount=PRICE)
+    assert Life().hears(both).payment.review is Code.REFUND_CURRENCY_MISMATCH
+
+
+@pytest.mark.parametrize("refunds", list(permutations(REFUNDS[:3])))
+def test_a_capture_in_their_currency_makes_them_its_own(refunds: Sequence[PaymentEvent]) -> None:
+    """PAY-12 PAY-2: until then nobody knows which refund is foreign."""
+    paid_in_euro = replace(PAID, amount=Money(5_000, "EUR"))
+    for life in ((*refunds, paid_in_euro), (paid_in_euro, *refunds)):
+        found = Life().hears(*life).payment.facts
+        assert (found.currency, found.refunded_minor) == ("EUR", 700)
+        assert found.has_foreign_refund
+
+
 @pytest.mark.parametrize("late", [FAILED, VOIDED, PENDING, PROCESSING])
 def test_an_event_behind_a_paid_payment_is_out_of_order(late: PaymentEvent) -> None:
     """PAY-2 S2"""
@@ -403,6 +487,30 @@ def test_an_event_behind_a_paid_payment_is_out_of_order(late: PaymentEvent) -> N
     assert (outcome.status, outcome.code) == (EventStatus.IGNORED, Code.OUT_OF_ORDER)
     assert lived.payment.facts.status is PaymentStatus.SUCCEEDED
     assert lived.payment.applied_at == NOW
+
+
+@pytest.mark.parametrize("announced", [EventType.PENDING, EventType.FAILED])
+def test_a_looked_up_event_that_is_behind_is_out_of_order_if_it_adds_nothing(
+    announced: EventType,
+) -> None:
+    """PAY-2: the gateway says what became of the payment, and all of that is known."""
+    looked_up = replace(PAID, announced=announced)
+    lived = Life().hears(PAID, looked_up)
+    outcome = lived.decisions[-1].outcome
+    assert (outcome.status, outcome.code) == (EventStatus.IGNORED, Code.OUT_OF_ORDER)
+    assert lived.payment.applied_at == NOW
+    refunded = replace(ALL_BACK, announced=announced)
+    for life in ((looked_up,), (PENDING, looked_up), (PAID, refunded)):
+        assert Life().hears(*life).decisions[-1].outcome.status is EventStatus.PROCESSED
+
+
+def test_a_late_looked_up_event_does_not_fail_for_the_amount() -> None:
+    """PAY-2 PAY-4: the event that brought the amount has failed for it."""
+    wrong = replace(PAID, amount=Money(1, "RUB"))
+    lived = Life().hears(wrong, replace(wrong, announced=EventType.FAILED))
+    codes = [one.outcome.code for one in lived.decisions]
+    assert codes == [Code.AMOUNT_MISMATCH, Code.OUT_OF_ORDER]
+    assert lived.payment.review is Code.AMOUNT_MISMATCH
 
 
 @pytest.mark.parametrize(
@@ -532,7 +640,7 @@ def test_the_price_that_counts_is_the_one_when_paid_and_not_when_it_arrived() ->
     old = Plan("monthly", PRICE, "default", 30, 0, True, NOW - timedelta(days=900))
     new = replace(old, price=Money(120_000, "RUB"), valid_from=change)
     lived = Life()
-    lived.state.plans = plan_book([old, new], ["monthly"])
+    lived.state.plans = plan_book([old, new])
     lived.hears(replace(PAID, occurred_at=change - timedelta(seconds=1)))
     assert lived.applied_times == 1
     late = Life()
@@ -564,7 +672,7 @@ def test_a_payment_without_purpose_has_no_price_mismatch(amount: Money) -> None:
     wrong = Life().hears(replace(nameless, plan_id="monthly")).decisions[-1].outcome
     assert wrong.code in (Code.AMOUNT_MISMATCH, Code.CURRENCY_MISMATCH)
     without_plans = Life()
-    without_plans.state.plans = plan_book([], [])
+    without_plans.state.plans = plan_book([])
     outcome = without_plans.hears(nameless).decisions[-1].outcome
     assert outcome.code is Code.UNLINKED_PAYMENT
 

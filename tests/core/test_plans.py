@@ -21,8 +21,10 @@ def plan(
     months: int = 0,
     is_default: bool = False,
     valid_from: datetime = JANUARY,
+    valid_until: datetime | None = None,
 ) -> Plan:
-    return Plan(plan_id, Money(price_minor, "RUB"), "default", days, months, is_default, valid_from)
+    price = Money(price_minor, "RUB")
+    return Plan(plan_id, price, "default", days, months, is_default, valid_from, valid_until)
 
 
 def monthly(months: int) -> Plan:
@@ -74,7 +76,7 @@ def test_days_are_counted_exactly() -> None:
 
 def test_the_price_is_the_one_that_was_valid_when_paid() -> None:
     """PAY-4"""
-    book = plan_book([plan(price_minor=120_000, valid_from=JUNE), plan()], ["monthly"])
+    book = plan_book([plan(price_minor=120_000, valid_from=JUNE), plan()])
     instant = timedelta(microseconds=1)
     found = {
         when: book.find("monthly", when) for when in (JANUARY, JUNE - instant, JUNE, JUNE + instant)
@@ -85,7 +87,7 @@ def test_the_price_is_the_one_that_was_valid_when_paid() -> None:
 
 def test_a_payment_before_the_first_price_has_the_first_price() -> None:
     """PAY-4"""
-    book = plan_book([plan(price_minor=120_000, valid_from=JUNE), plan()], ["monthly"])
+    book = plan_book([plan(price_minor=120_000, valid_from=JUNE), plan()])
     found = book.find("monthly", JANUARY - timedelta(days=365))
     assert found is not None
     assert found.price.amount_minor == 99_000
@@ -93,7 +95,7 @@ def test_a_payment_before_the_first_price_has_the_first_price() -> None:
 
 def test_no_plan_means_the_default_one_and_an_unknown_one_means_none() -> None:
     """PAY-4: an unknown plan is never the default one."""
-    book = plan_book([plan(), plan("yearly", is_default=True)], ["monthly", "yearly"])
+    book = plan_book([plan(), plan("yearly", is_default=True)])
     default = book.find(None, JUNE)
     assert default is not None
     assert default.id == "yearly"
@@ -103,23 +105,35 @@ def test_no_plan_means_the_default_one_and_an_unknown_one_means_none() -> None:
 
 def test_without_a_default_plan_nothing_is_found_for_no_plan() -> None:
     """PAY-4"""
-    assert plan_book([plan()], ["monthly"]).find(None, JUNE) is None
-    assert plan_book([], []).find(None, JUNE) is None
+    assert plan_book([plan()]).find(None, JUNE) is None
+    assert plan_book([]).find(None, JUNE) is None
 
 
-def test_a_plan_that_is_not_on_sale_any_more_is_unknown() -> None:
-    """PAY-4"""
-    book = plan_book([plan(), plan("old", is_default=True)], ["monthly"])
-    assert book.find("old", JUNE) is None
-    assert book.default_id is None
+def test_a_plan_that_is_not_on_sale_any_more_is_unknown_for_later_payments() -> None:
+    """PAY-4: what was paid while it was sold has its price."""
+    book = plan_book([plan(), plan("old", is_default=True, valid_until=JUNE)])
+    instant = timedelta(microseconds=1)
+    for plan_id in ("old", None):
+        assert book.find(plan_id, JUNE) is None
+        found = book.find(plan_id, JUNE - instant)
+        assert found is not None
+        assert found.id == "old"
+        assert book.on_sale(plan_id) is None
 
 
-def test_the_latest_version_says_which_plan_is_the_default_one() -> None:
-    """FUL-1"""
+def test_a_payment_without_a_plan_has_the_default_one_of_its_time() -> None:
+    """FUL-1 PAY-4: or the first one after it."""
     versions = [
-        plan("a", is_default=True),
+        plan("a", valid_from=JANUARY - timedelta(days=9), valid_until=JANUARY),
+        plan("a", is_default=True, valid_until=JUNE),
         plan("a", valid_from=JUNE),
-        plan("b"),
+        plan("b", valid_until=JUNE),
         plan("b", is_default=True, valid_from=JUNE),
     ]
-    assert plan_book(versions, ["a", "b"]).default_id == "b"
+    book = plan_book(versions)
+    days = (JANUARY - timedelta(days=5), JANUARY, JUNE - timedelta(days=1), JUNE)
+    found = [book.find(None, at) for at in days]
+    assert [one and one.id for one in found] == ["a", "a", "a", "b"]
+    on_sale = book.on_sale(None)
+    assert on_sale is not None
+    assert on_sale.id == "b"

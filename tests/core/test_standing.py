@@ -31,6 +31,7 @@ from tests.core.lives import (
     order_of,
     revisited,
     with_order,
+    with_order_closed,
     world_with,
 )
 
@@ -83,6 +84,7 @@ class Rule:
     applied: int
     remaining: int
     excess: int
+    review: Code | None
 
 
 def rule(events: Iterable[PaymentEvent]) -> Rule:
@@ -96,7 +98,16 @@ def rule(events: Iterable[PaymentEvent]) -> Rule:
     held = 0 if is_canceled else max(0, captured - back)
     applied = PRICE.amount_minor if PRICE.amount_minor in sums else 0
     remaining = min(applied, held)
-    return Rule(captured, applied, remaining, held - remaining if remaining else 0)
+    excess = held - remaining if remaining else 0
+    is_back = back > 0 or is_canceled
+    reviews = {
+        Code.PAYMENT_MISSING: captured == 0 and is_back,
+        Code.EXCESS: excess > 0,
+        Code.AMOUNT_MISMATCH: held > 0 and applied == 0,
+        Code.REFUND_EXCESS: 0 < captured < back,
+    }
+    review = next((code for code, is_so in reviews.items() if is_so), None)
+    return Rule(captured, applied, remaining, excess, review)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -122,7 +133,7 @@ def check(
     assert payment.is_in_effect == stands, names
     assert payment.facts.captured_minor == expected.captured, names
     assert payment.excess_minor == expected.excess, names
-    assert (payment.review is Code.EXCESS) == (expected.excess > 0), names
+    assert payment.review is expected.review, names
     given = given_by(world)
     if kind is Kind.WALLET:
         assert given.wallet_minor == expected.remaining, names
@@ -212,6 +223,39 @@ def test_a_refunded_excess_is_not_listed_any_more() -> None:
     assert given_by(world).wallet_minor == PRICE.amount_minor
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_excess_is_listed_until_exactly_all_of_it_is_refunded(kind: Kind | None) -> None:
+    """PAY-10: with a wallet, a booking and a plan as with an order; then nothing was taken back."""
+    world = start(kind)
+    for event in (paid(PRICE), paid(LARGER, minute=2)):
+        world = heard(world, told(kind, event))
+    given = given_by(world)
+    reviews = []
+    for number, back in enumerate((1, HALF.amount_minor - 1, HALF.amount_minor)):
+        event = refunded(Money(back, "RUB"), minute=5 + number)
+        world = heard(world, told(kind, event))
+        reviews.append((known(world).review, known(world).excess_minor))
+        assert given_by(world) == given
+    assert reviews == [(Code.EXCESS, HALF.amount_minor - 1), (Code.EXCESS, 1), (None, 0)]
+    world = heard(world, told(kind, refunded(LARGER, minute=9)))
+    assert (known(world).review, known(world).is_in_effect) == (None, False)
+    more = refunded(Money(LARGER.amount_minor + 1, "RUB"), minute=10)
+    assert known(heard(world, told(kind, more))).review is Code.REFUND_EXCESS
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_payment_that_takes_over_is_listed_for_its_own_excess(kind: Kind) -> None:
+    """PAY-10 PAY-7"""
+    world = heard(start(kind), paid(PRICE, name="p-2"))
+    for event in (paid(PRICE), paid(LARGER, minute=2)):
+        world = heard(world, event)
+    assert known(world).review is Code.DUPLICATE_PAYMENT
+    world = heard(world, refunded(PRICE, name="p-2"))
+    assert (known(world).review, known(world).excess_minor) == (Code.EXCESS, HALF.amount_minor)
+    assert known(world, "p-2").review is None
+    assert known(heard(world, refunded(HALF, minute=7))).review is None
+
+
 def short(kind: Kind | None = Kind.ORDER) -> World:
     return heard(start(kind), told(kind, paid(Money(100, "RUB"))))
 
@@ -279,6 +323,19 @@ def _contested(world: World) -> World:
     return heard(heard(world, paid(PRICE)), replace(paid(PRICE), order="another"))
 
 
+def _contested_unapplied(world: World) -> World:
+    short_of = paid(Money(100, "RUB"))
+    return heard(heard(world, short_of), replace(short_of, order="another"))
+
+
+def _stranger(world: World) -> World:
+    return heard(world, replace(paid(PRICE), order=None, email="nobody@example.com"))
+
+
+def _planless(world: World) -> World:
+    return heard(world, replace(paid(PRICE), order=None, email=EMAIL, plan_id="golden"))
+
+
 def _for_refund(world: World) -> World:
     return linked(heard(world, paid(Money(100, "RUB"))), Link(is_for_refund=True))
 
@@ -326,6 +383,42 @@ def test_nothing_else_can_be_accepted(make: Callable[[World], World], remedy: st
     with pytest.raises(ConflictError, match=remedy) as raised:
         accepted(world, known(world))
     assert raised.value.code == "NOT_ACCEPTABLE"
+
+
+@pytest.mark.parametrize("returned_by", [EventType.REFUNDED, EventType.CANCELED])
+@pytest.mark.parametrize(
+    ("make", "review"),
+    [
+        (lambda world: heard(world, paid(Money(100, "RUB"))), Code.AMOUNT_MISMATCH),
+        (lambda world: heard(world, paid(Money(99_000, "USD"))), Code.CURRENCY_MISMATCH),
+        (_duplicate, Code.DUPLICATE_PAYMENT),
+        (lambda world: heard(with_order_closed(world, REFERENCE), paid(PRICE)), Code.ORDER_CLOSED),
+        (_for_refund, Code.REFUND_WANTED),
+        (_orphan, Code.ORDER_MISSING),
+        (_unlinked, Code.UNLINKED_PAYMENT),
+        (_stranger, Code.USER_MISSING),
+        (_planless, Code.PLAN_UNKNOWN),
+        (lambda world: heard(world, paid(PRICE), is_expired=True), Code.TIMESTAMP_EXPIRED),
+        (_contested_unapplied, Code.LINK_CONFLICT),
+    ],
+    ids=lambda one: str(one) if isinstance(one, Code) else "",
+)
+def test_money_that_was_never_applied_needs_no_review_when_it_is_back(
+    make: Callable[[World], World], review: Code, returned_by: EventType
+) -> None:
+    """PAY-10 PAY-8: a part of it is not enough."""
+    world = make(world_with(order_of(Kind.ORDER)))
+    payment = known(world)
+    captured = payment.facts.captured
+    assert captured is not None
+    assert (payment.review, payment.applied_at) == (review, None)
+    part = Money(captured.amount_minor - 1, captured.currency)
+    world = heard(world, replace(refunded(part), order=payment.order))
+    assert known(world).review is review
+    back = event_type(returned_by, minute=9, order=payment.order)
+    if returned_by is EventType.REFUNDED:
+        back = replace(back, refunded=captured)
+    assert known(heard(world, back)).review is None
 
 
 OPERATORS: Final = ("accept", "link", "mark", "unmark")

@@ -442,6 +442,7 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("sources", "sources_name", {"name": "a-b"}),
     ("sources", "sources_name", {"name": "shop\n"}),
     ("plan_versions", "plan_versions_duration", {"days": 0}),
+    ("plan_versions", "plan_versions_valid", {"valid_from": NOW, "valid_until": NOW}),
     ("plan_versions", "plan_versions_price_minor_check", {"price_minor": 0}),
     ("plan_versions", "plan_versions_days_check", {"days": -1, "months": 2}),
     ("plan_versions", "plan_versions_months_check", {"months": -1}),

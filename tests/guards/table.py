@@ -430,7 +430,7 @@ GUARDS: Final = (
     Guard(
         "a refund that operators and the gateway report counts once",
         "PAY-13",
-        "core/payments.py",
+        "core/refunds.py",
         "return max(gateway_minor, operator_minor) + outside_minor",
         "return gateway_minor + operator_minor + outside_minor",
         f"{_REFUNDS}a_refund_that_the_gateway_reports_too_counts_once",
@@ -1420,6 +1420,44 @@ GUARDS: Final = (
         is_kin=True,
     ),
     # What a gateway's own words could be bent to.
+    # What a refund takes back, and what a plan costs.
+    Guard(
+        "a refund in another currency is not subtracted",
+        "PAY-12",
+        "core/refunds.py",
+        "        known = OwnRefunds(0, {}, _all_foreign(known, before))\n",
+        "        pass\n",
+        "tests/core/test_facts.py::test_refunds_in_another_currency_end_alike_in_every_order",
+        is_kin=True,
+    ),
+    Guard(
+        "a stored refund in another currency stays foreign",
+        "PAY-12",
+        "processing/rows.py",
+        "    if foreign := foreign_ids(known_times):\n",
+        "    if foreign := frozenset():\n",
+        "tests/processing/test_merge_and_link.py::"
+        "test_a_refund_in_another_currency_takes_nothing_back",
+        is_kin=True,
+    ),
+    Guard(
+        "a plan that left prices no later payment",
+        "PAY-4",
+        "core/plans.py",
+        "            if until is None or paid_at < until:\n",
+        "            if True:\n",
+        "tests/bootstrap/test_plans.py::test_a_plan_that_left_prices_what_was_paid_before",
+        is_kin=True,
+    ),
+    Guard(
+        "a plan that leaves the settings ends",
+        "PAY-4",
+        "bootstrap/registration.py",
+        '            await QUERIES["end_plan"].run(connection, plan_id=plan_id, now=now)\n',
+        "            pass\n",
+        "tests/bootstrap/test_plans.py::test_a_plan_that_left_prices_what_was_paid_before",
+        is_kin=True,
+    ),
     # What operators count and look for.
     Guard(
         "what has ended waits no more",

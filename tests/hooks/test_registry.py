@@ -232,7 +232,7 @@ def test_hooks_follow_effects_and_unpaid_statuses() -> None:
 def test_a_refund_whose_handler_fails_is_stored_and_not_reversed() -> None:
     """FUL-5 FUL-4 PAY-2: also when the event says nothing of what was captured."""
     before = replace(payment(captured=PAID, paid_at=NOW), applied_at=NOW, applied_minor=99_000)
-    state = State(plan_book([PLAN], ["monthly"]), lambda: UUID(int=9))
+    state = State(plan_book([PLAN]), lambda: UUID(int=9))
     state.add(before)
     event = PaymentEvent(EventType.REFUNDED, IDS, refunded=PAID, occurred_at=NOW)
     held = EventProblem(Code.HANDLER_FAILED, "not now", is_final=False)

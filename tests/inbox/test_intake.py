@@ -72,7 +72,7 @@ async def test_a_flood_of_forgeries_leaves_bounded_evidence(
 async def test_what_is_dropped_of_a_flood_is_counted_all_the_same(
     shop: Stage, door: Intake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OPS-1 SEC-5: received and failed, in one row every few seconds."""
+    """OPS-1 SEC-5: received and rejected, in one row every few seconds."""
     monkeypatch.setattr(evidence, "time", SimpleNamespace(monotonic=lambda: 0.0))
     body = shop.paid("p").delivery.body
     flood = [deliver(door, body, "wrong") for _ in range(MAX_EVIDENCE_PER_ADDRESS + 20)]
@@ -82,7 +82,7 @@ async def test_what_is_dropped_of_a_flood_is_counted_all_the_same(
     await door.dropped.write(shop.database)
     assert await shop.number("event_count_deltas") == rows + 1
     told = await Services(shop.database, shop.rules).statistics.report()
-    assert (told.received, told.failed) == (len(flood), len(flood))
+    assert (told.received, told.rejected, told.failed) == (len(flood), len(flood), 0)
 
 
 @dataclass(frozen=True)

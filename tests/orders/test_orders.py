@@ -302,6 +302,34 @@ def test_the_same_order_again_is_the_same_and_another_is_refused(shop: Shop) -> 
     assert (repeated.http, repeated.json["status"]) == (200, "PAID")
 
 
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ({}, None),
+        ({"plan_id": "yearly", "amount": "9900"}, None),
+        ({"plan_id": "yearly"}, "PLAN_PRICE_DIFFERS"),
+        ({"amount": "989.99"}, "PLAN_PRICE_DIFFERS"),
+        ({"currency": "EUR"}, "PLAN_CURRENCY_DIFFERS"),
+    ],
+)
+def test_a_subscription_order_that_disagrees_with_its_plan_says_so(
+    shop: Shop, said: dict[str, str], code: str | None
+) -> None:
+    """FUL-3: in its answer, again when it is repeated, and whenever it is read."""
+    reference, email = shop.name("order"), f"{shop.name('user')}@example.com"
+    asked = {"kind": "subscription", "email": email, **said}
+    made, repeated = (shop.try_order(reference, **asked) for _ in range(2))
+    assert (made.http, repeated.http) == (201, 200)
+    for warnings in (
+        made.json["warnings"],
+        repeated.json["warnings"],
+        shop.found(reference)["warnings"],
+    ):
+        assert [one["code"] for one in warnings] == ([code] if code else [])
+        assert all(one["message"] for one in warnings)
+    assert shop.try_order(shop.name("order"), **said | {"plan_id": None}).json["warnings"] == []
+
+
 def test_orders_that_make_no_sense_are_refused(shop: Shop) -> None:
     """FUL-1 FUL-3 REC-5"""
     unknown = "00000000-0000-7000-8000-000000000000"

@@ -1,5 +1,7 @@
 """Payments that become one, and what a person says of a payment, on PostgreSQL."""
 
+from typing import Any
+
 import pytest
 
 from paidonce.core.accept import AcceptRequest
@@ -165,19 +167,37 @@ async def test_a_payment_marked_for_refund_is_never_applied(till: Till) -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["refund first", "payment first"])
-async def test_a_refund_in_another_currency_is_not_merged(till: Till, is_first: bool) -> None:
-    """PAY-2: it is for a person to see, and takes nothing back."""
+@pytest.mark.parametrize("refund_id", [None, "re-1"], ids=["total", "single"])
+async def test_a_refund_in_another_currency_takes_nothing_back(
+    till: Till, is_first: bool, refund_id: str | None
+) -> None:
+    """PAY-12 PAY-2: a person looks at it, and ends the review by linking the payment again."""
     await till.order("o")
-    foreign = till.stage.event(
-        EventType.REFUNDED, "p", amount_minor=PRICE, currency="JPY", key="back"
-    )
+
+    def refunded_in_yen(key: str) -> Incoming:
+        said: dict[str, Any] = {"amount_minor": PRICE, "currency": "JPY", "refund_id": refund_id}
+        return till.stage.event(EventType.REFUNDED, "p", key=key, **said)
+
+    foreign = refunded_in_yen("back")
     items = [till.paid("p", "o"), foreign]
     for item in reversed(items) if is_first else items:
         await till.processed(item)
-    payment = await till.stage.payment("p")
-    assert payment["review"] == "LINK_CONFLICT"
-    assert (payment["applied_at"] is None) == is_first
-    assert payment["reversed_minor"] == 0
+    for _ in range(2):
+        payment = await till.stage.payment("p")
+        assert payment["review"] == "REFUND_CURRENCY_MISMATCH"
+        assert (payment["currency"], payment["refunded_minor"]) == ("RUB", 0)
+        assert payment["applied_at"] is not None
+        assert payment["reversed_minor"] == 0
+        await till.processed(till.stage.event(EventType.PENDING, "p", key="again"))
+    with pytest.raises(ConflictError, match="in another currency"):
+        await linked(till, "p", ACCEPT)
+    await linked(till, "p", Link(order="o"))
+    await till.processed(refunded_in_yen("the same"))
+    assert (await till.check("o"))["status"] == "PAID"
+    code = (await till.stage.event_row(foreign))["error_code"]
+    assert code == (None if is_first else "REFUND_CURRENCY_MISMATCH")
+    await till.processed(till.refunded("p"))
+    assert (await till.check("o"))["status"] == "REFUNDED"
 
 
 async def test_a_refund_that_came_first_is_shown_in_its_currency(

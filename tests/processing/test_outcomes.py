@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.servers import Shared
-from tests.support.service import BASIC, SECRET, Service, paid
-from tests.support.tools import actions_of, event, is_problem, items
+from tests.support.servers import Shared, StartService
+from tests.support.service import BASIC, SECRET, Reply, Service, paid
+from tests.support.tools import actions_of, event, is_problem, items, until
 
 CONFIG: Final = f"""{BASIC}
 [plans.zero]
@@ -300,6 +300,27 @@ def test_every_required_metric_has_its_labels_and_counts(service: Service) -> No
     assert service.metric("webhook_recovered_total", provider="tilda") == 1
     assert service.metric("webhook_processed_total", provider="tilda") == 2
     assert service.metric("webhook_events_backlog", status="FAILED_RETRYABLE") == 1
+
+
+def test_only_an_event_that_failed_or_waited_is_recovered(start_service: StartService) -> None:
+    """OBS-2: one that was only queued, or is processed again, is not."""
+    service = start_service(f'{BASIC}\n[server]\nmode = "queued"\n')
+
+    def ends_as(answer: Reply, status: str) -> bool:
+        return bool(until(lambda: event(service, answer.json["event_id"])["status"] == status))
+
+    service.user("queued@example.com")
+    queued = service.deliver(paid("g-1", email="queued@example.com"))
+    assert ends_as(queued, "PROCESSED")
+    again = service.api("POST", f"/events/{queued.json['event_id']}/reprocess")
+    assert again.json["status"] == "PROCESSED"
+    assert service.metric("webhook_processed_total", provider="tilda") >= 1
+    assert service.metric("webhook_recovered_total", provider="tilda") == 0
+    waiting = service.deliver(paid("g-2", email="late@example.com"))
+    assert ends_as(waiting, "FAILED_RETRYABLE")
+    service.user("late@example.com")
+    assert ends_as(waiting, "PROCESSED")
+    assert until(lambda: service.metric("webhook_recovered_total", provider="tilda") == 1)
 
 
 def test_the_audit_trail_of_an_event_is_complete(service: Service) -> None:

@@ -146,7 +146,7 @@ async def test_months_keep_their_anchor_day(shop: Stage) -> None:
     await shop.user("buyer@example.com")
     long_ago = datetime(2026, 1, 1, tzinfo=UTC)
     monthly = Plan("monthly", Money(99_000, "RUB"), "default", 0, 1, True, long_ago)
-    rules = replace(shop.rules, plans=plan_book([monthly], ["monthly"]))
+    rules = replace(shop.rules, plans=plan_book([monthly]))
     processor = Processor(shop.database, rules)
     await processor.process([shop.paid("a", email="buyer@example.com")])
     february = datetime(2099, 2, 28, 12, tzinfo=UTC)

@@ -189,6 +189,29 @@ def is_all_processed(korea: Korea, version: Version, reference: str) -> bool:
 
 
 @both_apis
+def test_a_late_event_is_ignored_unless_its_lookup_adds_a_fact(
+    korea: Korea, version: Version
+) -> None:
+    """PRV-3 PAY-2: and what was processed stays so when it is processed again."""
+    reference, other = korea.order(), korea.order()
+    for name in (reference, other):
+        korea.knows(name)
+    late = version.tell(reference, "Failed")
+    korea.outcome_of(post(korea.shop, version.source, version.tell(reference)))
+    reply = post(korea.shop, version.source, late)
+    assert korea.outcome_of(reply) == ("IGNORED", "OUT_OF_ORDER")
+    assert korea.effect(reference) == ("PAID", "CONFIRMED")
+    early = post(korea.shop, version.source, version.tell(other, "Failed"))
+    assert korea.outcome_of(early) == ("PROCESSED", None)
+    assert korea.effect(other) == ("PAID", "CONFIRMED")
+    event_id, asked = early.json["event_id"], korea.gateway.calls[other]
+    assert korea.shop.service.api("POST", f"/events/{event_id}/reprocess").http == 200
+    assert until(lambda: korea.gateway.calls[other] > asked)
+    assert until(lambda: korea.outcome(event_id)[0] != "VALIDATED")
+    assert korea.outcome(event_id) == ("PROCESSED", None)
+
+
+@both_apis
 def test_a_different_amount_does_not_pay_the_order(korea: Korea, version: Version) -> None:
     """PRV-3 PAY-4"""
     reference = korea.order()

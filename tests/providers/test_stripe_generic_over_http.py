@@ -6,6 +6,7 @@ Deliveries are signed by the code of the cases, which is independent of the prov
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from urllib.parse import quote
 
 import pytest
 
@@ -109,6 +110,40 @@ def test_the_events_of_one_stripe_payment_count_once(shared: Shared) -> None:
     ]
     shown = event(service, first.json["event_id"])
     assert (shown["key"], shown["type"]) == ("evt_1", "payment_intent.succeeded")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "shown"),
+    [
+        ("charge.succeeded", charge("lone", payment_intent=None), "ch_lone"),
+        (
+            "invoice.paid",
+            {"id": "in_lone", "charge": "ch_of_invoice", "amount_paid": 99_000},
+            "ch_of_invoice",
+        ),
+        (
+            "checkout.session.completed",
+            {"id": "cs_lone", "invoice": "in_1", "payment_status": "paid", "amount_total": 99_000},
+            "cs_lone",
+        ),
+        ("invoice.payment_failed", {"id": "in_failed"}, "in_failed"),
+    ],
+)
+def test_a_payment_without_an_intent_is_shown_by_its_next_best_id(
+    shared: Shared, kind: str, fields: dict[str, Any], shown: str
+) -> None:
+    """PAY-1 PRV-6: in the payment, its event, the log line and its order."""
+    service, reference = shared.service, f"order of {shown}"
+    order = {"reference": reference, "amount": "990.00", "currency": "RUB"}
+    assert service.api("POST", "/orders", order).http == 201
+    said = fields | {"metadata": {"order": reference}}
+    reply = send_stripe(service, kind, said, f"evt_{shown}")
+    (payment,) = items(service, "/payments", order=reference)
+    assert payment["external_payment_id"] == shown
+    (paid,) = service.api("GET", f"/orders/{quote(reference)}").json["payments"]
+    assert paid["external_payment_id"] == shown
+    assert event(service, reply.json["event_id"])["payment"] == shown
+    assert service.log_lines(external_event_id=f"evt_{shown}", external_payment_id=shown)
 
 
 def test_the_life_of_a_stripe_payment(shared: Shared) -> None:

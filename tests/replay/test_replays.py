@@ -423,6 +423,29 @@ async def test_a_filter_selects_the_events(
     assert await matching(since=first["received_at"]) == 9
 
 
+async def test_what_was_processed_stays_processed(shop: Stage, processor: Processor) -> None:
+    """OPS-4 PAY-2: whatever is known by now; one that was ignored stays ignored."""
+    names = [f"p-{number}" for number in range(3)]
+    for name in names:
+        await shop.user(f"{name}@example.com")
+        await processor.process([shop.event(EventType.PENDING, name)])
+        await processor.process([shop.paid(name)])
+        await processor.process([shop.event(EventType.FAILED, name)])
+    before = await statuses(shop)
+    assert [one for one, _ in before] == ["PROCESSED", "PROCESSED", "IGNORED"] * 3
+    dry = await run(shop, await create_replay(shop, EventFilter(source="plain"), dry=True))
+    done = await run(shop, await create_replay(shop, EventFilter(source="plain")))
+    assert await statuses(shop) == before
+    assert [sum(one.counts.values()) for one in (dry, done)] == [9, 9]
+    assert {*dry.counts, *done.counts} == {"PROCESSED → PROCESSED", "IGNORED → IGNORED"}
+
+
+async def statuses(shop: Stage) -> list[tuple[str, str | None]]:
+    """What became of each event, in the order of arrival."""
+    rows = await shop.rows("SELECT status, error_code FROM webhook_events ORDER BY id")
+    return [(row["status"], row["error_code"]) for row in rows]
+
+
 async def test_the_worker_finds_a_replay_and_runs_it(shop: Stage, processor: Processor) -> None:
     """OPS-4: also one that was created elsewhere."""
     await dead_letters(shop, processor, "p")

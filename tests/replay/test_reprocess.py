@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from paidonce.core.events import EventStatus
+from paidonce.core.events import EventStatus, EventType
 from paidonce.db.pool import POOL_SIZE
 from paidonce.errors import ConflictError, DatabaseUnavailableError, NotFoundError
 from paidonce.events.model import EventFilter
@@ -91,6 +91,20 @@ async def test_reprocessing_removes_the_event_from_the_queue(
     again = await reprocessed(shop, item)
     assert (again.stored.status, again.new_status) == ("FAILED_RETRYABLE", "PROCESSED")
     assert await shop.number("event_queue") == 0
+
+
+async def test_an_event_that_was_processed_stays_processed(
+    shop: Stage, processor: Processor
+) -> None:
+    """OPS-4 PAY-2: though it would be out of order if it came now."""
+    await shop.user("p@example.com")
+    pending = shop.event(EventType.PENDING, "p")
+    for item in (pending, shop.paid("p")):
+        await processor.process([item])
+    again = await reprocessed(shop, pending)
+    assert (again.stored.status, again.new_status) == ("PROCESSED", "PROCESSED")
+    row = await shop.event_row(pending)
+    assert (row["status"], row["error_code"], row["attempts"]) == ("PROCESSED", None, 2)
 
 
 async def test_an_event_that_needs_a_lookup_is_looked_up_again(

@@ -68,7 +68,8 @@ def test_statistics(merchant: Merchant, busy: dict[str, Sale]) -> None:
         "by_day",
     }
     assert found["received"] == total
-    assert found["failed"] >= 6, "three forged, one stale, one malformed, one that does not fit"
+    assert found["failed"] >= 3, "one stale, one malformed, one that does not fit"
+    assert found["rejected"] >= 3, "three forged"
     assert 4 <= found["succeeded"] <= total - found["failed"]
     processed = found["succeeded"] + found["failed"]
     assert found["success_rate"] == pytest.approx(found["succeeded"] / processed, abs=0.3)

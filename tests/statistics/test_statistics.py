@@ -149,16 +149,18 @@ class Shop:
             "SELECT (received_at AT TIME ZONE 'UTC')::date AS day, s.name, signature_method,"
             " count(*) FILTER (WHERE status IN ('VALIDATED', 'FAILED_RETRYABLE')) AS waiting,"
             " count(*) FILTER (WHERE status IN ('PROCESSED', 'IGNORED')) AS succeeded,"
-            " count(*) FILTER (WHERE status IN ('FAILED_FINAL', 'DEAD_LETTER')) AS failed"
+            " count(*) FILTER (WHERE status IN ('FAILED_FINAL', 'DEAD_LETTER')"
+            " AND error_code <> 'INVALID_SIGNATURE') AS failed,"
+            " count(*) FILTER (WHERE error_code = 'INVALID_SIGNATURE') AS rejected"
             " FROM webhook_events AS e JOIN sources AS s ON s.id = e.source_id GROUP BY 1, 2, 3"
         )
         ended = {
             (row["day"], row["name"], row["signature_method"]): (
-                row["waiting"], row["succeeded"], row["failed"])
+                row["waiting"], row["succeeded"], row["failed"], row["rejected"])
             for row in rows
         }  # fmt: skip
         return {
-            key: (number, self.duplicates[key], *ended.get(key, (0, 0, 0)))
+            key: (number, self.duplicates[key], *ended.get(key, (0, 0, 0, 0)))
             for key, number in self.received.items()
         }
 
@@ -243,11 +245,12 @@ async def _compare(shop: Shop, seed: int) -> None:
 def _numbers(counts: Counts) -> tuple[int, ...]:
     ended = counts.succeeded + counts.failed
     assert counts.success_rate == (counts.succeeded / ended if ended else 1.0)
-    return (counts.received, counts.duplicates, counts.waiting, counts.succeeded, counts.failed)
+    ended_as = (counts.waiting, counts.succeeded, counts.failed, counts.rejected)
+    return (counts.received, counts.duplicates, *ended_as)
 
 
 def _sum(rows: Any) -> tuple[int, ...]:
-    return tuple(map(sum, zip(*rows, strict=True))) or (0, 0, 0, 0, 0)
+    return tuple(map(sum, zip(*rows, strict=True))) or (0, 0, 0, 0, 0, 0)
 
 
 def _grouped(counted: dict[Key, tuple[int, ...]], position: int) -> dict[Any, tuple[int, ...]]:
@@ -262,7 +265,7 @@ async def test_folding_takes_a_bounded_number_and_says_whether_there_is_more(
     shop: Stage,
 ) -> None:
     """OPS-1 DAT-2: what is folded is neither lost nor counted twice."""
-    row = (datetime.now(UTC).date(), SourceId(shop.source.id), "none", 2, 1, 0, 1, 0)
+    row = (datetime.now(UTC).date(), SourceId(shop.source.id), "none", 2, 1, 0, 1, 0, 0)
     async with shop.database.connection() as connection:
         await counting.add(connection, [row] * (MAX_FOLDED + 1))
         assert await Folding().run_once(connection, datetime.now(UTC))
@@ -292,4 +295,4 @@ async def test_evidence_that_is_processed_again_was_received_once(
     for _ in range(2):
         await Reprocessor(shop.database, shop.rules).reprocess(item.event_id, "somebody")
     told = await Services(shop.database, shop.rules).statistics.report()
-    assert _numbers(told) == (1, 0, 1, 0, 1)
+    assert _numbers(told) == (1, 0, 1, 0, 0, 1)

@@ -1,5 +1,6 @@
 """S3 "Webhook Statistics and Monitoring": numbers and events, as operators ask for them."""
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -15,7 +16,7 @@ CONFIG = f"""{BASIC}
 provider = "tilda"
 secrets = ["{SECRET}"]
 """
-NUMBERS = {"received", "duplicates", "waiting", "succeeded", "failed", "success_rate"}
+NUMBERS = {"received", "duplicates", "rejected", "waiting", "succeeded", "failed", "success_rate"}
 
 
 def _stats(service: Service, **query: Any) -> Any:
@@ -42,8 +43,8 @@ def test_webhook_statistics_query(filled: Shared) -> None:
     """OPS-1, S3 "Webhook statistics query": the last seven days, and every group of them."""
     told = _stats(filled.service)
     assert {name: told[name] for name in NUMBERS} == {
-        "received": 7, "duplicates": 1, "waiting": 1, "succeeded": 3, "failed": 2,
-        "success_rate": 3 / 5,
+        "received": 7, "duplicates": 1, "rejected": 1, "waiting": 1, "succeeded": 3, "failed": 1,
+        "success_rate": 3 / 4,
     }  # fmt: skip
     assert told["days"] == 7
     by_source = {one["source"]: one["received"] for one in told["by_source"]}
@@ -57,6 +58,22 @@ def test_webhook_statistics_query(filled: Shared) -> None:
     for group in (told, *told["by_source"], *told["by_signature_method"], *told["by_day"]):
         assert group.keys() >= NUMBERS
         assert 0 <= group["success_rate"] <= 1
+
+
+def test_a_flood_of_forgeries_is_counted_and_leaves_the_success_rate(
+    start_service: StartService,
+) -> None:
+    """OPS-1: those that are kept as evidence, and those that are only counted."""
+    service = start_service()
+    service.user("buyer@example.com")
+    assert service.deliver(paid("genuine")).json["status"] == "success"
+    for number in range(70):
+        assert service.deliver(paid(f"forged-{number}"), secret="wrong").http == 401
+    deadline_s = time.monotonic() + 30
+    while (told := _stats(service))["rejected"] < 70 and time.monotonic() < deadline_s:
+        time.sleep(0.2)
+    found = [told[one] for one in ("received", "rejected", "succeeded", "failed", "success_rate")]
+    assert found == [71, 70, 1, 0, 1.0]
 
 
 def test_statistics_of_one_source_and_of_other_days(filled: Shared) -> None:

@@ -177,7 +177,7 @@ async def stage(database: Database, retry: RetryPolicy | None = None) -> Stage:
     source = Source(source_id, "plain", Plain(), link_by_email=True)
     long_ago = datetime(2020, 1, 1, tzinfo=UTC)
     plan = Plan("monthly", Money(99_000, "RUB"), "default", DAYS.days, 0, True, long_ago)
-    book = plan_book([plan], ["monthly"])
+    book = plan_book([plan])
     return Stage(database, Rules(book, {source_id: source}, retry or RetryPolicy()), source)
 
 

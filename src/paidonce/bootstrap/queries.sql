@@ -7,11 +7,20 @@ SELECT id, provider FROM sources WHERE name = :name;
 -- name: lock_plans
 SELECT pg_advisory_xact_lock(7161203458913);
 
+-- name: next_version
+-- When the next versions begin: now, read behind the lock, and after all earlier ones whatever the clock says.
+SELECT greatest(clock_timestamp(), max(greatest(valid_from, valid_until)) + interval '1 microsecond')
+  FROM plan_versions;
+
 -- name: all_plans
-SELECT plan_id AS id, price_minor, currency, product, days, months, is_default, valid_from
+SELECT plan_id AS id, price_minor, currency, product, days, months, is_default, valid_from, valid_until
   FROM plan_versions
  ORDER BY plan_id, valid_from;
 
+-- name: end_plan
+UPDATE plan_versions SET valid_until = :now WHERE plan_id = :plan_id AND valid_until IS NULL;
+
 -- name: add_plan
-INSERT INTO plan_versions (plan_id, price_minor, currency, product, days, months, is_default)
-VALUES (:plan_id, :price_minor, :currency, :product, :days, :months, :is_default);
+INSERT INTO plan_versions
+       (plan_id, valid_from, price_minor, currency, product, days, months, is_default)
+VALUES (:plan_id, :now, :price_minor, :currency, :product, :days, :months, :is_default);

@@ -31,14 +31,19 @@ async def register_source(connection: Connection, name: str, provider: str) -> S
 async def sync_plans(connection: Connection, configured: Iterable[Plan]) -> list[Plan]:
     """Record the plans that changed since the last start, and return all versions.
 
-    A new price is valid for payments from now on. Runs in the caller's transaction.
+    A new price is valid for payments from now on; a plan that left the settings ends now, and one
+    that is back begins again. Runs in the caller's transaction.
     """
     await QUERIES["lock_plans"].row(connection)
-    latest = {plan.id: plan for plan in await _all_plans(connection)}
-    for plan in configured:
-        known = latest.get(plan.id)
-        if known is None or _terms(known) != _terms(plan):
-            await QUERIES["add_plan"].run(connection, plan_id=plan.id, **_terms(plan))
+    now = await QUERIES["next_version"].value(connection)
+    wanted = {plan.id: _terms(plan) for plan in configured}
+    on_sale = {one.id: _terms(one) for one in await _all_plans(connection) if not one.valid_until}
+    for plan_id, terms in on_sale.items():
+        if wanted.get(plan_id) != terms:
+            await QUERIES["end_plan"].run(connection, plan_id=plan_id, now=now)
+    for plan_id, terms in wanted.items():
+        if on_sale.get(plan_id) != terms:
+            await QUERIES["add_plan"].run(connection, plan_id=plan_id, now=now, **terms)
     return await _all_plans(connection)
 
 

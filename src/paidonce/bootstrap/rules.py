@@ -64,7 +64,7 @@ async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dic
     masker = Masker([*load_source_secrets(settings), *_gateway_keys(settings)])
     mask_with(masker)
     rules = Rules(
-        plan_book(plans, settings.plans),
+        plan_book(plans),
         {source.id: source for source in sources.values()},
         RetryPolicy(**settings.retry.model_dump()),
         frozenset(map(Kind, settings.refunds.kept)),

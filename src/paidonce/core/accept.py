@@ -19,6 +19,10 @@ _REMEDIES: Final[Mapping[Reason, str]] = {
     Code.CURRENCY_MISMATCH: (
         "it was paid in another currency: link it to an order in that one, or mark it for refund"
     ),
+    Code.REFUND_CURRENCY_MISMATCH: (
+        "a refund of it is in another currency: find out what was refunded, then link it to what "
+        "it is for, which ends the review"
+    ),
     Code.DUPLICATE_PAYMENT: (
         "another payment pays its order: link it to another order, or mark it for refund"
     ),

@@ -17,7 +17,14 @@ from paidonce.core.money import Money, matches
 from paidonce.core.orders import Kind, Order, mark_free, mark_paid, mark_unpaid
 from paidonce.core.payments import Payment, order_target, payable_sum, plan_target
 from paidonce.core.plans import Plan
-from paidonce.core.standing import move_money, update_standing, with_period_of, without_period
+from paidonce.core.standing import (
+    move_money,
+    review_money,
+    review_refunds,
+    update_standing,
+    with_period_of,
+    without_period,
+)
 from paidonce.core.state import Applied, Decision, State
 from paidonce.core.subscriptions import Subscription, SubscriptionStatus, extend_subscription
 from paidonce.errors import ConflictError
@@ -260,7 +267,8 @@ def _apply_plan(
     )
     effects = (Applied(applied),)
     decision = Decision(PROCESSED, before, applied, subscription_before, longer, effects=effects)
-    return decision if payment.facts.captured == price.amount else _with_review(decision, price)
+    is_plain = payment.facts.captured == price.amount and not payment.facts.refund_times
+    return decision if is_plain else _with_review(decision, price)
 
 
 def _extend_subscription(
@@ -302,10 +310,7 @@ def _applied_review(decision: Decision, price: Price | None) -> Reason | None:
         problem = _order_not_payable(decision.order, payment)
     if problem is not None:
         return problem.code
-    captured = payment.facts.captured
-    if price is not None and captured is not None and captured.currency != price.amount.currency:
-        return Code.CURRENCY_MISMATCH
-    return Code.EXCESS if payment.excess_minor > 0 else _refund_review(payment)
+    return review_money(payment, price.amount if price else None)
 
 
 def _with_reported(
@@ -329,23 +334,19 @@ def _fits(reported: Money, payment: Payment, price: Price) -> bool:
 
 
 def _unpaid_review(payment: Payment) -> Code | None:
-    """Why a payment without known money needs review."""
-    if payment.is_contested:
-        return Code.LINK_CONFLICT
+    """Why a payment without known money needs review.
+
+    Once all of the money is back, there is nothing to link any more.
+    """
     facts = payment.facts
+    if payment.is_contested and not facts.is_returned:
+        return Code.LINK_CONFLICT
     if facts.unreadable_at is not None:
         return Code.MALFORMED
     is_back = facts.refunded_minor > 0 or facts.canceled_at is not None
     if facts.captured_minor == 0 and is_back:
         return Code.PAYMENT_MISSING
-    return _refund_review(payment)
-
-
-def _refund_review(payment: Payment) -> Code | None:
-    """Whether more was refunded than captured, as when a refunded payment is disputed and lost."""
-    facts = payment.facts
-    is_excess = 0 < facts.captured_minor < facts.refunded_minor
-    return Code.REFUND_EXCESS if is_excess else None
+    return review_refunds(payment)
 
 
 def _find_blocker(payment: Payment) -> EventProblem | None:

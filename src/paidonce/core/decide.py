@@ -24,6 +24,7 @@ from paidonce.core.events import (
 )
 from paidonce.core.payments import (
     Payment,
+    has_foreign_refund,
     is_out_of_order,
     merge_event,
     merge_payments,
@@ -109,8 +110,9 @@ def _with_event_outcome(
 ) -> Decision:
     """Replace the outcome of the payment by the outcome of the event where they differ.
 
-    An event without an amount does not fail because the payment is not applied. An event that
-    contests the purpose of the payment fails, also when it is processed again.
+    An event without an amount does not fail because the payment is not applied. Neither does one
+    that is out of order. An event that contests the purpose of the payment fails, also when it is
+    processed again.
     """
     if blocked_by is not None and decision.outcome == blocked_by.outcome:
         return decision
@@ -121,11 +123,25 @@ def _with_event_outcome(
         message = "it names another order or user than the payment has"
         outcome = Outcome(EventStatus.FAILED_FINAL, Code.LINK_CONFLICT, message)
         return replace(decision, outcome=outcome, blocked_on=None)
-    if event.amount is not None:
+    if payment is not None and not decision.effects and has_foreign_refund(payment.facts, event):
+        message = "the refund is in another currency than the payment; it is not subtracted"
+        outcome = Outcome(EventStatus.FAILED_FINAL, Code.REFUND_CURRENCY_MISMATCH, message)
+        return replace(decision, outcome=outcome, blocked_on=None)
+    if event.amount is not None and event.announced is None:
         return decision
     has_effect = decision.effects or decision.merged
-    if before is None or has_effect or not is_out_of_order(before.facts, event):
+    if before is None or payment is None or has_effect or not _is_late(event, before, payment):
+        if event.amount is not None:
+            return decision
         return replace(decision, outcome=PROCESSED, blocked_on=None)
-    message = f"{event.event_type} came after {before.facts.status} and changes nothing"
+    said = event.announced or event.event_type
+    message = f"{said} came after {before.facts.status} and changes nothing"
     outcome = Outcome(EventStatus.IGNORED, Code.OUT_OF_ORDER, message)
     return replace(decision, outcome=outcome, blocked_on=None)
+
+
+def _is_late(event: PaymentEvent, before: Payment, payment: Payment) -> bool:
+    """Whether the event is behind what was known. If it was looked up, it may still add a fact."""
+    if event.announced is None:
+        return is_out_of_order(before.facts, event.event_type)
+    return is_out_of_order(before.facts, event.announced) and payment.facts == before.facts

@@ -68,6 +68,7 @@ class Code(StrEnum):
     CURRENCY_MISMATCH = "CURRENCY_MISMATCH"
     EXCESS = "EXCESS"
     REFUND_EXCESS = "REFUND_EXCESS"
+    REFUND_CURRENCY_MISMATCH = "REFUND_CURRENCY_MISMATCH"
     USER_MISSING = "USER_MISSING"
     UNLINKED_PAYMENT = "UNLINKED_PAYMENT"
     REFUND_WANTED = "REFUND_WANTED"
@@ -135,6 +136,7 @@ class PaymentEvent:
     occurred_at: datetime | None = None
     paid_at: datetime | None = None  # where it differs from occurred_at
     answer_by: datetime | None = None  # until when a dispute can be answered
+    announced: EventType | None = None  # what the delivery itself said, if the rest was looked up
 
 
 @dataclass(frozen=True, slots=True)

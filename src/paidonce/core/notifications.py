@@ -35,6 +35,7 @@ _KINDS: Final[Mapping[Reason, NotificationKind]] = {
     Code.CURRENCY_MISMATCH: NotificationKind.MISMATCH,
     Code.EXCESS: NotificationKind.MISMATCH,
     Code.REFUND_EXCESS: NotificationKind.MISMATCH,
+    Code.REFUND_CURRENCY_MISMATCH: NotificationKind.MISMATCH,
     Code.DUPLICATE_PAYMENT: NotificationKind.DUPLICATE_PAYMENT,
     Code.LINK_CONFLICT: NotificationKind.LINK_CONFLICT,
     Code.ORDER_CLOSED: NotificationKind.ORDER_CLOSED,

@@ -12,9 +12,6 @@ from typing import Final, TypeVar, assert_never
 
 from paidonce.core.email import email_key
 from paidonce.core.events import (
-    LOST_DISPUTE_PREFIX,
-    OPERATOR_REFUND_PREFIX,
-    OUTSIDE_REFUND_PREFIX,
     EventType,
     ExternalId,
     PaymentEvent,
@@ -26,15 +23,18 @@ from paidonce.core.events import (
     UserId,
 )
 from paidonce.core.money import Money, matches
+from paidonce.core.refunds import (
+    SINGLE,
+    TOTAL,
+    OwnRefunds,
+    has_foreign,
+    in_currency,
+    merge_times,
+    refunded_sum,
+    settle,
+)
 
 T = TypeVar("T", Money, str, datetime)
-
-_TOTAL: Final = "="
-_SINGLE: Final = "#"
-"""Prefixes of the keys of `refund_times`: a total that was reported, or the id of a refund."""
-
-MAX_REFUND_TIMES: Final = 256
-"""For how many refunds of a payment the time is remembered: the earliest ones."""
 
 MAX_CAPTURES: Final = 16
 """How many different captured sums of a payment are remembered: the largest ones."""
@@ -72,7 +72,7 @@ class Facts:
     unreadable_at: datetime | None = None  # reported as paid, unreadably; None once it is captured
     is_expired: bool = False  # the capture is known only from expired deliveries
     other_captures: frozenset[Money] = frozenset()  # smaller sums that were reported as captured
-    refund_times: Mapping[str, datetime] = field(default_factory=dict)  # the earliest of each
+    refund_times: Mapping[str, datetime] = field(default_factory=dict)  # see `refunds.py`
 
     @property
     def has_timely_capture(self) -> bool:
@@ -90,6 +90,11 @@ class Facts:
         return refunded_sum(self.refund_total_minor, self.refunds)
 
     @property
+    def has_foreign_refund(self) -> bool:
+        """Whether there is a refund in another currency that no operator has dealt with."""
+        return bool(self.refund_times) and has_foreign(self.refund_times)
+
+    @property
     def returned_at(self) -> datetime | None:
         """When all of the money was back: the time of the refund that completed it."""
         if not self.is_returned:
@@ -101,8 +106,8 @@ class Facts:
     def _refunded_by(self, at: datetime) -> int:
         """What was refunded until then."""
         known = {key for key, reported_at in self.refund_times.items() if reported_at <= at}
-        totals = (int(key.removeprefix(_TOTAL)) for key in known if key.startswith(_TOTAL))
-        single = {name: one for name, one in self.refunds.items() if _SINGLE + name in known}
+        totals = (int(key.removeprefix(TOTAL)) for key in known if key.startswith(TOTAL))
+        single = {name: one for name, one in self.refunds.items() if SINGLE + name in known}
         return refunded_sum(max(totals, default=0), single)
 
     @property
@@ -285,6 +290,8 @@ def merge(one: Facts, other: Facts) -> Facts:
         one, other = _without_expired_money(one, other), _without_expired_money(other, one)
     captured = _larger(one.captured, other.captured)
     refund_currency = _larger(one.refund_currency, other.refund_currency)
+    currency = captured.currency if captured else refund_currency
+    one, other = _with_refunds_in(one, currency), _with_refunds_in(other, currency)
     return Facts(
         captured=captured,
         refund_total_minor=max(one.refund_total_minor, other.refund_total_minor),
@@ -302,16 +309,21 @@ def merge(one: Facts, other: Facts) -> Facts:
         unreadable_at=None if captured else _earlier(one.unreadable_at, other.unreadable_at),
         is_expired=one.is_expired or other.is_expired,
         other_captures=_merge_captures(one, other, captured),
-        refund_times=_merge_refund_times(one.refund_times, other.refund_times),
+        refund_times=merge_times(one.refund_times, other.refund_times),
     )
 
 
-def is_out_of_order(facts: Facts, event: PaymentEvent) -> bool:
-    """Whether the event is behind the known facts, as a `failed` that comes after `paid`."""
+def is_out_of_order(facts: Facts, event_type: EventType) -> bool:
+    """Whether the type is behind the known facts, as a `failed` that comes after `paid`."""
     if facts.captured_minor > 0:
-        return event.event_type in _BEFORE_MONEY
+        return event_type in _BEFORE_MONEY
     reached = _STEPS.get(facts.status, 0)
-    return _STEP_OF_EVENT.get(event.event_type, reached) < reached
+    return _STEP_OF_EVENT.get(event_type, reached) < reached
+
+
+def settle_foreign_refunds(facts: Facts) -> Facts:
+    """The facts after an operator has dealt with refunds in another currency."""
+    return replace(facts, refund_times=settle(facts.refund_times)) if facts.refund_times else facts
 
 
 def new_payment(payment_id: PaymentId, event: PaymentEvent, received: ReceivedEvent) -> Payment:
@@ -328,20 +340,23 @@ def new_payment(payment_id: PaymentId, event: PaymentEvent, received: ReceivedEv
     )
 
 
+def has_foreign_refund(facts: Facts, event: PaymentEvent) -> bool:
+    """Whether the event reports a refund in another currency than was captured."""
+    refunded = event.refunded or (event.refund.amount if event.refund else None)
+    if refunded is None or facts.captured is None:
+        return False
+    return refunded.currency != facts.captured.currency and facts.has_foreign_refund
+
+
 def merge_event(
     payment: Payment, ids: tuple[ExternalId, ...], event: PaymentEvent, received: ReceivedEvent
 ) -> Payment:
     """Merge an event into the payment, under these ids.
 
     The first event decides what the payment is for. An event that names something else contests it.
-    So does a refund in another currency, and it is not merged.
     """
-    is_foreign = _differs_in_currency(payment.facts, event)
-    merged = event
-    if is_foreign and payment.facts.captured is not None:
-        merged = replace(event, refunded=None, refund=None)
-    facts = facts_from_event(merged, received.received_at, received.is_expired)
-    contests = is_foreign or has_link_conflict(payment, event, received.link_by_email)
+    facts = facts_from_event(event, received.received_at, received.is_expired)
+    contests = has_link_conflict(payment, event, received.link_by_email)
     return replace(
         payment,
         ids=payment.ids + tuple(one for one in ids if one not in payment.ids),
@@ -401,15 +416,6 @@ def _is_other_address(one: str | None, other: str | None) -> bool:
     return one is not None and other is not None and email_key(one) != email_key(other)
 
 
-def _differs_in_currency(facts: Facts, event: PaymentEvent) -> bool:
-    """Whether the refund and the capture have different currencies."""
-    refunded = event.refunded or (event.refund.amount if event.refund else None)
-    paid = event.amount or facts.captured
-    if paid is not None and refunded is not None and paid.currency != refunded.currency:
-        return True
-    return event.amount is not None and facts.refund_currency not in (None, event.amount.currency)
-
-
 _BEFORE_MONEY: Final = frozenset(
     {EventType.PENDING, EventType.PROCESSING, EventType.FAILED, EventType.VOIDED}
 )
@@ -432,22 +438,41 @@ def _money_facts(event: PaymentEvent, at: datetime) -> Facts:
     total, single = event.refunded, event.refund
     refunded = total or (single.amount if single else None)
     is_refund = total is not None or single is not None or event.event_type is EventType.REFUNDED
-    return Facts(
-        captured=event.amount,
-        paid_at=_paid_at(event, at),
+    facts = Facts(
         refund_total_minor=total.amount_minor if total else 0,
         refunds={single.id: single.amount.amount_minor} if single else {},
-        refund_currency=refunded.currency if refunded and not event.amount else None,
+        refund_currency=refunded.currency if refunded else None,
         refunded_at=at if is_refund else None,
         refund_times=_refund_times(event, at),
     )
+    if event.amount is None:
+        return facts
+    facts = _with_refunds_in(facts, event.amount.currency)
+    paid_at = _paid_at(event, at)
+    return replace(facts, captured=event.amount, paid_at=paid_at, refund_currency=None)
+
+
+def _with_refunds_in(facts: Facts, currency: str | None) -> Facts:
+    """The facts of a payment in this currency: refunds in others are foreign. Usually no change."""
+    if not (facts.refund_times or facts.refunds or facts.refund_total_minor) or currency is None:
+        return facts
+    known = OwnRefunds(facts.refund_total_minor, facts.refunds, facts.refund_times)
+    total_minor, by_id, times = in_currency(known, facts.currency, currency)
+    return replace(facts, refund_total_minor=total_minor, refunds=by_id, refund_times=times)
 
 
 def _without_expired_money(one: Facts, other: Facts) -> Facts:
     """Drop an expired capture from `one` if `other` has a capture in time."""
     if not (one.is_expired and other.has_timely_capture):
         return one
-    return replace(one, captured=None, paid_at=None, is_expired=False, other_captures=frozenset())
+    return replace(
+        one,
+        captured=None,
+        paid_at=None,
+        refund_currency=one.currency if one.refund_times or one.refunded_minor else None,
+        is_expired=False,
+        other_captures=frozenset(),
+    )
 
 
 def _paid_at(event: PaymentEvent, at: datetime) -> datetime | None:
@@ -480,58 +505,13 @@ def _merge_captures(one: Facts, other: Facts, captured: Money | None) -> frozens
     return frozenset(known[: MAX_CAPTURES - 1])
 
 
-def refunded_sum(total_minor: int, refunds: Mapping[str, int]) -> int:
-    """What was refunded: the larger of what the gateway and what operators report.
-
-    The gateway reports totals, or distinct refunds; lost disputes are never in a total. What was
-    refunded outside of the gateway comes on top.
-    """
-    operator_minor = outside_minor = lost_minor = single_minor = 0
-    for name, amount_minor in refunds.items():
-        if name.startswith(OPERATOR_REFUND_PREFIX):
-            operator_minor += amount_minor
-        elif name.startswith(OUTSIDE_REFUND_PREFIX):
-            outside_minor += amount_minor
-        elif name.startswith(LOST_DISPUTE_PREFIX):
-            lost_minor += amount_minor
-        else:
-            single_minor += amount_minor
-    gateway_minor = max(total_minor, single_minor) + lost_minor
-    return max(gateway_minor, operator_minor) + outside_minor
-
-
-def gateway_total(total_minor: int, refunds: Mapping[str, int], refunded_minor: int) -> int:
-    """The total that explains what was refunded, if the distinct refunds do not.
-
-    A refund id may belong to another payment. Such a refund is only a part of the total.
-    """
-    if refunded_sum(total_minor, refunds) >= refunded_minor:
-        return total_minor
-    prefixes = (LOST_DISPUTE_PREFIX, OUTSIDE_REFUND_PREFIX)
-    apart_minor = sum(one for name, one in refunds.items() if name.startswith(prefixes))
-    return refunded_minor - apart_minor
-
-
 def _refund_times(event: PaymentEvent, at: datetime) -> Mapping[str, datetime]:
     times: dict[str, datetime] = {}
     if event.refunded is not None:
-        times[f"{_TOTAL}{event.refunded.amount_minor}"] = at
+        times[f"{TOTAL}{event.refunded.amount_minor}"] = at
     if event.refund is not None:
-        times[f"{_SINGLE}{event.refund.id}"] = at
+        times[f"{SINGLE}{event.refund.id}"] = at
     return times
-
-
-def _merge_refund_times(
-    one: Mapping[str, datetime], other: Mapping[str, datetime]
-) -> Mapping[str, datetime]:
-    if not other:
-        return one
-    if not one:
-        return other
-    merged = {key: min(filter(None, (one.get(key), other.get(key)))) for key in {*one, *other}}
-    if len(merged) <= MAX_REFUND_TIMES:
-        return merged
-    return dict(sorted(merged.items(), key=lambda item: (item[1], item[0]))[:MAX_REFUND_TIMES])
 
 
 def _merge_refunds(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:

@@ -12,7 +12,10 @@ from paidonce.core.money import Money
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A version of a plan, sold from `valid_from` on, for some days or calendar months."""
+    """A version of a plan, for some days or calendar months.
+
+    It is sold from `valid_from` until other terms replace it or it leaves the settings.
+    """
 
     id: str
     price: Money
@@ -21,6 +24,7 @@ class Plan:
     months: int
     is_default: bool
     valid_from: datetime
+    valid_until: datetime | None = None  # None: it is on sale
 
     @property
     def duration(self) -> "Duration":
@@ -43,32 +47,43 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class PlanBook:
-    """All versions of the plans on sale."""
+    """All versions of all plans, oldest first, and which of them were the default plan."""
 
     versions: Mapping[str, tuple[Plan, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    default_id: str | None = None
+    defaults: tuple[Plan, ...] = ()
 
     def find(self, plan_id: str | None, paid_at: datetime) -> Plan | None:
-        """The version at the time of payment; None if unknown. No id means the default plan."""
-        wanted_id = plan_id if plan_id is not None else self.default_id
-        versions = self.versions.get(wanted_id) if wanted_id is not None else None
-        if not versions:
-            return None
-        if len(versions) == 1:
+        """The version at the time of payment; None if unknown. No id means the default plan.
+
+        A payment from before the first version has the first. One from a time at which the plan was
+        not on sale has the version with which it came back, and none while it is not back.
+        """
+        versions = self._versions(plan_id)
+        if len(versions) == 1 and versions[0].valid_until is None:
             return versions[0]
-        after = bisect_right(versions, paid_at, key=lambda plan: plan.valid_from)
-        return versions[max(after - 1, 0)]
+        later = bisect_right(versions, paid_at, key=lambda plan: plan.valid_from)
+        if later > 0:
+            until = versions[later - 1].valid_until
+            if until is None or paid_at < until:
+                return versions[later - 1]
+        return versions[later] if later < len(versions) else None
+
+    def on_sale(self, plan_id: str | None) -> Plan | None:
+        """The version that is sold now; None if the plan is unknown or left the settings."""
+        versions = self._versions(plan_id)
+        return versions[-1] if versions and versions[-1].valid_until is None else None
+
+    def _versions(self, plan_id: str | None) -> tuple[Plan, ...]:
+        return self.defaults if plan_id is None else self.versions.get(plan_id, ())
 
 
-def plan_book(plans: Iterable[Plan], on_sale: Iterable[str]) -> PlanBook:
-    """All versions of the plans on sale. The latest versions say which plan is the default."""
-    ids = set(on_sale)
+def plan_book(plans: Iterable[Plan]) -> PlanBook:
+    """The book of all versions of all plans."""
+    oldest_first = sorted(plans, key=lambda plan: plan.valid_from)
     versions: dict[str, tuple[Plan, ...]] = {}
-    for plan in sorted(plans, key=lambda plan: plan.valid_from):
-        if plan.id in ids:
-            versions[plan.id] = (*versions.get(plan.id, ()), plan)
-    defaults = [plan_id for plan_id, found in versions.items() if found[-1].is_default]
-    return PlanBook(versions, min(defaults, default=None))
+    for plan in oldest_first:
+        versions[plan.id] = (*versions.get(plan.id, ()), plan)
+    return PlanBook(versions, tuple(plan for plan in oldest_first if plan.is_default))
 
 
 def _months_later(start: datetime, months: int, anchor_day: int) -> datetime:

@@ -11,6 +11,7 @@ one has none left, the order stays paid by that payment.
 from dataclasses import replace
 from datetime import datetime
 
+from paidonce.core.events import Code
 from paidonce.core.money import Money
 from paidonce.core.orders import Kind, Order, mark_paid, mark_unpaid
 from paidonce.core.payments import Payment
@@ -155,9 +156,9 @@ def _pay_with_other(
         user_id=payment.user_id,
         plan_id=payment.plan_id or chosen.plan_id,
         applied_at=chosen.applied_at or now,
-        review=None,
     )
     applied = _with_standing(applied, order.kind, order.payable_sum(applied))
+    applied = replace(applied, review=review_money(applied, order.amount))
     effect_kept = order.kind in state.kept_on_refund
     if order.kind is Kind.WALLET and not effect_kept:
         decision = move_money(state, decision, order, applied, applied.standing_minor)
@@ -173,6 +174,27 @@ def _pay_with_other(
         others=(*decision.others, applied),
         effects=(*decision.effects, *effects),
     )
+
+
+def review_money(payment: Payment, price: Money | None) -> Code | None:
+    """Why a person should look at the money of an applied payment, if at all."""
+    captured = payment.facts.captured
+    if price is not None and captured is not None and captured.currency != price.currency:
+        return Code.CURRENCY_MISMATCH
+    if payment.excess_minor > 0 and not payment.facts.has_foreign_refund:
+        return Code.EXCESS
+    return review_refunds(payment)
+
+
+def review_refunds(payment: Payment) -> Code | None:
+    """Whether a refund is in another currency, or more was refunded than captured.
+
+    More is refunded when a payment that was refunded is disputed and lost as well.
+    """
+    facts = payment.facts
+    if facts.captured_minor > 0 and facts.has_foreign_refund:
+        return Code.REFUND_CURRENCY_MISMATCH
+    return Code.REFUND_EXCESS if 0 < facts.captured_minor < facts.refunded_minor else None
 
 
 def _reschedule(state: State, decision: Decision, payment: Payment, now: datetime) -> Decision:

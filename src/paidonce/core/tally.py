@@ -10,9 +10,9 @@ TallyKey = tuple[date, SourceId, str]
 """The UTC day of arrival, the source and the signature method of a delivery."""
 
 TallyRow = tuple[object, ...]
-"""A key, and the five counts below in their order."""
+"""A key, and the six counts below in their order."""
 
-_RECEIVED, _DUPLICATES, _WAITING, _SUCCEEDED, _FAILED = range(5)
+_RECEIVED, _DUPLICATES, _WAITING, _SUCCEEDED, _FAILED, _REJECTED = range(6)
 
 _COUNTED_AS: Final = {
     EventStatus.VALIDATED: _WAITING,
@@ -22,7 +22,7 @@ _COUNTED_AS: Final = {
     EventStatus.FAILED_FINAL: _FAILED,
     EventStatus.DEAD_LETTER: _FAILED,
 }
-"""Conflicts and refused deliveries are FAILED_FINAL, too."""
+"""Conflicts and authentic deliveries that are refused are FAILED_FINAL, too."""
 
 
 @dataclass(slots=True)
@@ -42,6 +42,12 @@ class Tally:
         numbers = self._of(key)
         numbers[_RECEIVED] += 1
         numbers[_DUPLICATES] += 1
+
+    def add_rejected(self, key: TallyKey) -> None:
+        """Count a delivery that failed verification: it is neither a success nor a failure."""
+        numbers = self._of(key)
+        numbers[_RECEIVED] += 1
+        numbers[_REJECTED] += 1
 
     def move(self, key: TallyKey, before: EventStatus, after: EventStatus) -> None:
         old, new = _COUNTED_AS[before], _COUNTED_AS[after]
@@ -63,5 +69,5 @@ class Tally:
     def _of(self, key: TallyKey) -> list[int]:
         numbers = self._numbers.get(key)
         if numbers is None:
-            numbers = self._numbers[key] = [0, 0, 0, 0, 0]
+            numbers = self._numbers[key] = [0, 0, 0, 0, 0, 0]
         return numbers

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from paidonce.core.input import Input, Reference, Text
 from paidonce.core.money import Money, format_minor
 from paidonce.core.orders import BookingStatus, Kind, OrderStatus, booking_status
 from paidonce.core.payments import PaymentStatus
+from paidonce.core.plans import PlanBook
 from paidonce.db.paging import ListQuery
 from paidonce.db.queries import Row, from_row
 from paidonce.payments.model import PaymentView
@@ -98,11 +100,27 @@ class OrderSummary:
     updated_at: datetime
 
 
+class WarningCode(StrEnum):
+    """What may be wrong with an order that is valid."""
+
+    PLAN_PRICE_DIFFERS = "PLAN_PRICE_DIFFERS"
+    PLAN_CURRENCY_DIFFERS = "PLAN_CURRENCY_DIFFERS"
+
+
+@dataclass(frozen=True, slots=True)
+class OrderWarning:
+    """What may be a mistake in the order. It is kept as it is."""
+
+    code: WarningCode
+    message: str
+
+
 @dataclass(frozen=True, slots=True)
 class OrderView(OrderSummary):
-    """An order with its payments."""
+    """An order with its payments, and what may be a mistake in it."""
 
     payments: list[OrderPaymentView]
+    warnings: list[OrderWarning]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +137,11 @@ class BookingView:
     created_at: datetime
 
 
-def order_view(row: Row, payments: Iterable[PaymentView]) -> OrderView:
+def order_view(row: Row, payments: Iterable[PaymentView], plans: PlanBook) -> OrderView:
     """From a row and the payments of the order."""
     paid = [_order_payment(one) for one in payments]
-    return from_row(OrderView, row, **_changed(row), payments=paid)
+    warnings = _warnings(row, plans)
+    return from_row(OrderView, row, **_changed(row), payments=paid, warnings=warnings)
 
 
 def order_summary(row: Row) -> OrderSummary:
@@ -149,6 +168,21 @@ def booking_view(order: OrderView) -> BookingView:
         user_id=order.user_id,
         created_at=order.created_at,
     )
+
+
+def _warnings(row: Row, plans: PlanBook) -> list[OrderWarning]:
+    """Whether a subscription costs something else than its plan did when it was ordered."""
+    is_subscription = Kind(row["kind"]) is Kind.SUBSCRIPTION
+    plan = plans.find(row["plan_id"], row["created_at"]) if is_subscription else None
+    amount = Money(row["amount_minor"], row["currency"])
+    if plan is None or plan.price == amount:
+        return []
+    is_other_currency = plan.price.currency != amount.currency
+    differs = (
+        WarningCode.PLAN_CURRENCY_DIFFERS if is_other_currency else WarningCode.PLAN_PRICE_DIFFERS
+    )
+    message = f"the order is for {amount}, and its plan {plan.id} costs {plan.price}"
+    return [OrderWarning(differs, message)]
 
 
 def _changed(row: Row) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """What operators and merchants can ask about orders, and do with them."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from uuid_utils.compat import uuid7
 
@@ -67,7 +66,7 @@ class OrderService:
             paid = await payments_store.search(
                 connection, PaymentQuery(order=reference, limit=MAX_PAGE)
             )
-        return model.order_view(row, map(payment_view, paid.items))
+        return model.order_view(row, map(payment_view, paid.items), self._rules.plans)
 
     async def search(self, query: model.OrderQuery) -> Page[model.OrderSummary]:
         """Orders, newest first."""
@@ -76,7 +75,7 @@ class OrderService:
 
     def currency_of_plan(self, plan_id: str | None) -> str | None:
         """The currency of a plan, or of the default plan; None if there is none."""
-        plan = self._rules.plans.find(plan_id, datetime.now(UTC))
+        plan = self._rules.plans.on_sale(plan_id)
         return None if plan is None else plan.price.currency
 
     async def booking(self, reference: str) -> model.BookingView:
@@ -119,7 +118,7 @@ class OrderService:
     def _check_subscription(self, asked: model.OrderRequest) -> None:
         if asked.user_id is None and asked.email is None:
             raise InvalidRequestError("a subscription needs user_id or email")
-        if self._rules.plans.find(asked.plan_id, datetime.now(UTC)) is None:
+        if self._rules.plans.on_sale(asked.plan_id) is None:
             named = f"there is no plan {asked.plan_id!r}" if asked.plan_id else "give a plan_id"
             raise InvalidRequestError(f"plan_id: {named}")
 

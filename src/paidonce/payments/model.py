@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Final
 from uuid import UUID
 
 import orjson
@@ -15,6 +15,9 @@ from paidonce.core.operator_refunds import MAX_REFUND_ID
 from paidonce.core.payments import PaymentStatus
 from paidonce.db.paging import ListQuery
 from paidonce.db.queries import Row, from_row
+
+_MAIN_KINDS: Final = ("payment", "charge", "transaction", "order", "session", "checkout", "invoice")
+"""Which kind of id stands for a payment, best first. An event lists its ids in this order, too."""
 
 
 class PaymentQuery(ListQuery):
@@ -76,10 +79,12 @@ AcceptedView = TypedDict(  # a class could not have the field `for`
 class PaymentView:
     """A payment.
 
-    `review` is the reason why a person should look at it, or null. `unapplied_s` is the age of
-    money that was received and is not applied, or null. `excess` is money of an applied payment
-    above what was applied, as far as it was not refunded. `disputed_at` is the time of a dispute
-    that was not won, and `dispute_answer_by` the deadline for an answer, if the gateway sends one.
+    `external_payment_id` is the gateway's id of kind `payment`; without one, its best other id,
+    such as that of a charge. `review` is the reason why a person should look at it, or null.
+    `unapplied_s` is the age of money that was received and is not applied, or null. `excess` is
+    money of an applied payment above what was applied, as far as it was not refunded. `disputed_at`
+    is the time of a dispute that was not won, and `dispute_answer_by` the deadline for an answer,
+    if the gateway sends one.
     """
 
     id: UUID
@@ -120,7 +125,7 @@ def payment_view(row: Row) -> PaymentView:
     return from_row(
         PaymentView,
         row,
-        external_payment_id=next((one.id for one in ids if one.kind == "payment"), None),
+        external_payment_id=_main_id(ids),
         ids=ids,
         status=PaymentStatus(row["status"]),
         amount=captured,
@@ -130,6 +135,13 @@ def payment_view(row: Row) -> PaymentView:
         excess=format_amount(row["excess_minor"], row["currency"]),
         accepted=_accepted_view(row["acceptance"]) if row["acceptance"] else None,
     )
+
+
+def _main_id(ids: list[ExternalIdView]) -> str | None:
+    """The id that stands for the payment. There is none only if it has no ids at all."""
+    ranks = {kind: rank for rank, kind in enumerate(_MAIN_KINDS)}
+    main = min(ids, key=lambda one: ranks.get(one.kind, len(ranks)), default=None)
+    return main.id if main else None
 
 
 def _accepted_view(acceptance: str) -> AcceptedView:

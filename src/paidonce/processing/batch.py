@@ -188,7 +188,10 @@ class Batch:
         adds_money = decision is not None and decision.payment is not None
         evidence = item if adds_money else replace(item, identity=None, event=None)
         self._changes.events.append(rows.event_row(evidence, outcome, 0, self._now))
-        self._tally.add_event(tally_key(item), outcome.status)
+        if item.signature_valid:
+            self._tally.add_event(tally_key(item), outcome.status)
+        else:
+            self._tally.add_rejected(tally_key(item))
         return Result(item, ResultKind.FAILED_FINAL, item.event_id, outcome, decision)
 
     def _process_queued(self, item: QueuedEvent) -> Result:
@@ -198,6 +201,8 @@ class Batch:
         before = AttemptCount(item.received_at, item.attempts, item.faults)
         count = before.after(decision.outcome)
         outcome = self._final_outcome(decision.outcome, count)
+        if item.was_processed and outcome.status is EventStatus.IGNORED:
+            outcome = PROCESSED  # its facts are in the payment, whatever else is known by now
         row = rows.event_update_row(item.event_id, outcome, count.attempts, self._now)
         self._changes.event_updates.append(row)
         self._tally.move(tally_key(item), item.status, outcome.status)

@@ -11,7 +11,7 @@ from paidonce.core.accept import AcceptRequest, accept
 from paidonce.core.masking import Masker
 from paidonce.core.operator_refunds import OperatorRefund, record_refund
 from paidonce.core.orders import Kind
-from paidonce.core.payments import Payment
+from paidonce.core.payments import Payment, settle_foreign_refunds
 from paidonce.core.plans import PlanBook
 from paidonce.core.retry import SLOW_RETRY_CODES, RetryPolicy
 from paidonce.core.state import Decision, State
@@ -155,6 +155,14 @@ class QueuedEvent:
     signature_method: str
     forced_outcome: events.Outcome | None = None
     blocked: Blocked | None = None  # why its handlers prevent its effect now
+    was_processed: bool = False  # it is PROCESSED, or was
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an earlier attempt failed or was blocked."""
+        if self.status is events.EventStatus.VALIDATED:
+            return self.attempts > 0 and not self.was_processed
+        return self.status not in (events.EventStatus.PROCESSED, events.EventStatus.IGNORED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,7 +200,8 @@ def apply_link(state: State, payment: Payment, link: Link, now: datetime) -> Pay
         raise ConflictError(f"payment {payment.id} was applied to {target} already")
     if link.is_for_refund is not None:
         return replace(payment, is_for_refund=link.is_for_refund)
-    linked = replace(payment, is_linked=True, is_contested=False)
+    facts = settle_foreign_refunds(payment.facts)
+    linked = replace(payment, facts=facts, is_linked=True, is_contested=False)
     if payment.applied_at is not None:
         return linked
     kept = None if names_another else payment.acceptance  # it was for what it was linked to before

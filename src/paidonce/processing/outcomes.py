@@ -73,7 +73,7 @@ def _counters(result: Result) -> Iterable[metrics.PrometheusCounter]:
     if code in _MISMATCHES:
         yield metrics.AMOUNT_MISMATCHES
     if isinstance(result.item, QueuedEvent):
-        if result.kind is ResultKind.PROCESSED:
+        if result.kind is ResultKind.PROCESSED and result.item.has_failed:
             yield metrics.RECOVERED
     elif result.kind is ResultKind.UNLINKED:
         yield metrics.UNLINKED

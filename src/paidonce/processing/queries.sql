@@ -217,7 +217,7 @@ new_queued AS (
 ),
 new_counts AS (
     INSERT INTO event_count_deltas (
-        day, source_id, signature_method, received, duplicates, waiting, succeeded, failed)
+        day, source_id, signature_method, received, duplicates, waiting, succeeded, failed, rejected)
     SELECT * FROM unnest(:counts::written_event_count[])
     RETURNING 1
 )
@@ -286,6 +286,7 @@ SELECT require_written(
 UPDATE webhook_events AS e
    SET status = c.status, error_code = c.error_code, error_message = c.error_message,
        attempts = c.attempts, processed_at = c.processed_at,
+       was_processed = e.was_processed OR e.status = 'PROCESSED' OR NULL,
        transaction_id = pg_current_xact_id()
   FROM unnest(
     :id::uuid[], :status::text[], :error_code::text[], :error_message::text[],

@@ -20,7 +20,8 @@ from paidonce.core.callbacks import gateway_status_of
 from paidonce.core.email import email_key
 from paidonce.core.money import Money, format_minor
 from paidonce.core.orders import Kind, Order, OrderStatus
-from paidonce.core.payments import Acceptance, Facts, Payment, gateway_total
+from paidonce.core.payments import Acceptance, Facts, Payment
+from paidonce.core.refunds import foreign_ids, gateway_total
 from paidonce.core.state import Applied, Effect, Movement, Reinstated, Reversed
 from paidonce.core.subscriptions import Subscription, SubscriptionStatus
 from paidonce.core.wallets import Wallet
@@ -135,8 +136,11 @@ def read_payment(
         version,
     ) = cells[_FACTS:]
     was_paid = times[0] is not None
+    known_times = _read_times(refund_times) if refund_times else {}
+    if foreign := foreign_ids(known_times):
+        refunds = {name: one for name, one in refunds.items() if name not in foreign}
     times += (is_expired, _read_captures(captures) if captures else frozenset())
-    times.append(_read_times(refund_times) if refund_times else {})
+    times.append(known_times)
     facts = Facts(
         Money(captured_minor, currency) if currency and was_paid else None,
         gateway_total(total_minor, refunds, refunded_minor) if refunded_minor else 0,

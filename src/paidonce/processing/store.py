@@ -160,7 +160,10 @@ async def _load(connection: Connection, query: Query, keys: LoadKeys, rules: Rul
         id_source_id=[source_id for source_id, _ in ids],
         id_kind=[one.kind for _, one in ids],
         id_value=[one.value for _, one in ids],
-        payment_id=[*keys.payments, *(one for grants in keys.grants.values() for one in grants.payments)],
+        payment_id=[
+            *keys.payments,
+            *(one for grants in keys.grants.values() for one in grants.payments),
+        ],
         reference=list(keys.references),
         max_of_order=MAX_OF_ORDER,
         email_key=list(keys.emails),

@@ -243,4 +243,5 @@ def _read_event(
         error_code=claimed.error_code,
         signature_method=claimed.signature_method,
         forced_outcome=forced_outcome,
+        was_processed=claimed.was_processed or claimed.status is EventStatus.PROCESSED,
     )

@@ -61,6 +61,7 @@ whole AS (
 )
 SELECT e.id AS event_id, e.source_id, e.attempts, e.received_at, e.request_id, e.headers,
        e.raw_body AS body, e.status, e.error_code, e.signature_method, e.is_test,
+       e.was_processed IS TRUE AS was_processed,
        w.faults, w.blocked_on, w.queue_name
   FROM whole AS w
   JOIN webhook_events AS e ON e.id = w.event_id
@@ -74,6 +75,7 @@ SELECT e.id AS event_id, e.source_id, e.attempts, e.received_at, e.request_id, e
 SELECT e.id AS event_id, e.source_id, e.status, e.key, e.error_code, e.conflicts_with,
        e.signature_method, e.is_test, e.attempts, e.received_at, e.processed_at, e.remote_address,
        e.request_id, e.headers, e.raw_body AS body,
+       e.was_processed IS TRUE AS was_processed,
        0 AS faults, NULL::bytea AS blocked_on, 0 AS queue_name
   FROM webhook_events AS e
  WHERE e.id = ANY (:event_id::uuid[])

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -44,6 +44,7 @@ class Claimed:
     error_code: str | None
     signature_method: str
     is_test: bool
+    was_processed: bool = field(default=False, kw_only=True)  # before its present status
 
     @property
     def delivery(self) -> Delivery:

@@ -10,7 +10,9 @@ from paidonce.terminal.commands import Json
 from paidonce.terminal.output import columns, print_table, show, stdout
 from paidonce.terminal.session import Config, operate
 
-_NUMBERS: Final = "received, succeeded, failed, waiting, duplicates, success_rate as success rate"
+_NUMBERS: Final = (
+    "received, succeeded, failed, waiting, duplicates, rejected, success_rate as success rate"
+)
 
 
 def stats(

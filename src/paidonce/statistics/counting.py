@@ -53,7 +53,10 @@ class DroppedDeliveries:
 
     def count(self, refused: Rejected) -> None:
         """Count one more."""
-        self._tally.add_event(tally_key(refused), EventStatus.FAILED_FINAL)
+        if refused.signature_valid:
+            self._tally.add_event(tally_key(refused), EventStatus.FAILED_FINAL)
+        else:
+            self._tally.add_rejected(tally_key(refused))
 
     async def write(self, database: Database) -> None:
         """Write the counts. If that fails they are kept for the next time."""

@@ -9,12 +9,14 @@ class Counts:
     """How many deliveries were received, also duplicates and rejected ones, and their results.
 
     `succeeded`: events that are PROCESSED or IGNORED. `failed`: events that are FAILED_FINAL or
-    DEAD_LETTER, conflicts and rejected deliveries. `waiting`: the others. `success_rate` is
+    DEAD_LETTER, conflicts, and authentic deliveries that were refused. `waiting`: the others.
+    `rejected`: deliveries that failed verification; they are neither. `success_rate` is
     succeeded / (succeeded + failed), and 1 while nothing has ended.
     """
 
     received: int
     duplicates: int
+    rejected: int
     waiting: int
     succeeded: int
     failed: int

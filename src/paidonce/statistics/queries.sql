@@ -5,13 +5,14 @@ WITH taken AS (
     DELETE FROM event_count_deltas
      WHERE ctid = ANY (ARRAY(
          SELECT ctid FROM event_count_deltas LIMIT :limit FOR UPDATE SKIP LOCKED))
-    RETURNING day, source_id, signature_method, received, duplicates, waiting, succeeded, failed
+    RETURNING day, source_id, signature_method, received, duplicates, waiting, succeeded, failed,
+              rejected
 ),
 folded AS (
     INSERT INTO event_counts AS c (
-        day, source_id, signature_method, received, duplicates, waiting, succeeded, failed)
+        day, source_id, signature_method, received, duplicates, waiting, succeeded, failed, rejected)
     SELECT day, source_id, signature_method, sum(received), sum(duplicates), sum(waiting),
-           sum(succeeded), sum(failed)
+           sum(succeeded), sum(failed), sum(rejected)
       FROM taken
      GROUP BY day, source_id, signature_method
      ORDER BY day, source_id, signature_method
@@ -20,14 +21,15 @@ folded AS (
            duplicates = c.duplicates + excluded.duplicates,
            waiting = c.waiting + excluded.waiting,
            succeeded = c.succeeded + excluded.succeeded,
-           failed = c.failed + excluded.failed
+           failed = c.failed + excluded.failed,
+           rejected = c.rejected + excluded.rejected
 )
 SELECT count(*) AS number FROM taken;
 
 -- name: add
 -- What was counted beside a batch.
 INSERT INTO event_count_deltas (
-    day, source_id, signature_method, received, duplicates, waiting, succeeded, failed)
+    day, source_id, signature_method, received, duplicates, waiting, succeeded, failed, rejected)
 SELECT * FROM unnest(:counts::written_event_count[]);
 
 -- name: report
@@ -38,6 +40,7 @@ SELECT c.day, s.name AS source, c.signature_method,
        coalesce(sum(c.waiting), 0)::bigint AS waiting,
        coalesce(sum(c.succeeded), 0)::bigint AS succeeded,
        coalesce(sum(c.failed), 0)::bigint AS failed,
+       coalesce(sum(c.rejected), 0)::bigint AS rejected,
        coalesce(sum(c.succeeded)::float8 / nullif(sum(c.succeeded + c.failed), 0), 1) AS success_rate
   FROM (TABLE event_counts UNION ALL TABLE event_count_deltas) AS c
   JOIN sources AS s ON s.id = c.source_id

@@ -13,7 +13,7 @@ DEFAULT_DAYS: Final = 7
 MAX_DAYS: Final = 366
 
 _NOTHING: Final[dict[str, Any]] = {
-    **dict.fromkeys(("received", "duplicates", "waiting", "succeeded", "failed"), 0),
+    **dict.fromkeys(("received", "duplicates", "rejected", "waiting", "succeeded", "failed"), 0),
     "success_rate": 1.0,
 }
 

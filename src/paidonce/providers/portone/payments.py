@@ -21,7 +21,7 @@ OpenAPI documents (`src/schema` of github.com/portone-io/developers.portone.io),
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
@@ -104,6 +104,14 @@ MIN_STATUS: Final[Mapping[str, Status]] = {
 }
 """The least status that a payment has after each event; other events are not about a payment."""
 
+_ANNOUNCED: Final = {
+    "Transaction.Ready": EventType.PENDING,
+    "Transaction.VirtualAccountIssued": EventType.PENDING,
+    "Transaction.PayPending": EventType.PROCESSING,
+    "Transaction.Failed": EventType.FAILED,
+}
+"""What the events say that come before the money. Late ones are out of order."""
+
 _RANK: Final = {
     Status.READY: 0,
     Status.VIRTUAL_ACCOUNT_ISSUED: 1,
@@ -127,7 +135,7 @@ def translate_payment(
         return Ignored(Code.TEST_PAYMENT, "it was paid through a test channel")
     if _is_behind(payment, change):
         raise GatewayUnreachableError("the API has not caught up with its own event")
-    return _build_event(payment, change)
+    return replace(_build_event(payment, change), announced=_ANNOUNCED.get(change.type))
 
 
 def statement_entry(payment: PortOnePayment) -> PaymentEvent:

@@ -31,7 +31,7 @@ CREATE TABLE sources (
 );
 
 -- Every version of every plan that was ever configured. The price of a payment is the one that was
--- valid when it was paid.
+-- valid when it was paid. A version ends when other terms replace it or the plan leaves the settings.
 CREATE TABLE plan_versions (
     plan_id     text COLLATE "C" NOT NULL,
     valid_from  timestamptz NOT NULL DEFAULT now(),
@@ -41,9 +41,13 @@ CREATE TABLE plan_versions (
     days        integer NOT NULL CHECK (days >= 0),
     months      integer NOT NULL CHECK (months >= 0),
     is_default  boolean NOT NULL,
+    valid_until timestamptz,
     PRIMARY KEY (plan_id, valid_from),
-    CONSTRAINT plan_versions_duration CHECK (days + months > 0)
+    CONSTRAINT plan_versions_duration CHECK (days + months > 0),
+    CONSTRAINT plan_versions_valid CHECK (valid_until > valid_from)
 );
+
+CREATE UNIQUE INDEX plan_versions_on_sale ON plan_versions (plan_id) WHERE valid_until IS NULL;
 
 -- Events and keys ---------------------------------------------------------------------------
 
@@ -104,6 +108,8 @@ CREATE TABLE webhook_events (
     request_id          text COLLATE "C" NOT NULL,
     headers             jsonb NOT NULL,
     raw_body            bytea NOT NULL,
+    -- True once an event that was PROCESSED is processed again: it never becomes IGNORED.
+    was_processed       boolean,
     -- The transaction that wrote the row last. Event, payment and order of one effect have the same.
     transaction_id      xid8 DEFAULT pg_current_xact_id(),
     CONSTRAINT webhook_events_status CHECK (status IN (
@@ -972,6 +978,7 @@ CREATE TABLE event_counts (
     waiting          bigint NOT NULL,
     succeeded        bigint NOT NULL,
     failed           bigint NOT NULL,
+    rejected         bigint NOT NULL,
     PRIMARY KEY (day, source_id, signature_method)
 );
 
@@ -986,12 +993,13 @@ CREATE TABLE event_count_deltas (
     duplicates       integer NOT NULL,
     waiting          integer NOT NULL,
     succeeded        integer NOT NULL,
-    failed           integer NOT NULL
+    failed           integer NOT NULL,
+    rejected         integer NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 CREATE TYPE written_event_count AS (
     day date, source_id smallint, signature_method text, received integer, duplicates integer,
-    waiting integer, succeeded integer, failed integer
+    waiting integer, succeeded integer, failed integer, rejected integer
 );
 
 -- Audit -------------------------------------------------------------------------------------
