@@ -72,12 +72,12 @@ SELECT id, 'o-' || n, CASE WHEN is_old THEN 'booking' ELSE 'order' END, 'PENDING
 -- The statistics of a year, and deltas that are not folded yet.
 WITH counts AS (
     INSERT INTO event_counts
-    SELECT current_date - back, s.id, method, 1000, 10, 1, 900, 89
+    SELECT current_date - back, s.id, method, 1000, 10, 1, 900, 79, 10
       FROM generate_series(0, 365) AS back, sources AS s,
            unnest(ARRAY['hmac-sha256', 'api-key']) AS method
     ON CONFLICT DO NOTHING
 )
 INSERT INTO event_count_deltas
-SELECT current_date, s.id, 'hmac-sha256', 64, 1, 0, 60, 3
+SELECT current_date, s.id, 'hmac-sha256', 64, 1, 0, 60, 2, 1
   FROM generate_series(1, :deltas::bigint) AS n, sources AS s
  WHERE s.name = 'common';
