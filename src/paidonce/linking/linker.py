@@ -15,18 +15,18 @@ from typing import Final, TypeVar
 
 from uuid_utils.compat import uuid7
 
+from paidonce.audit.store import record_action
 from paidonce.core.apply import blocked_on_email, blocked_on_order, blocked_on_payment
 from paidonce.core.email import email_key
 from paidonce.core.events import PaymentId, UserId
 from paidonce.core.orders import Order
-from paidonce.db.audit import record_action
 from paidonce.db.pool import Database, Trouble, trouble
 from paidonce.db.queries import Connection
 from paidonce.errors import DatabaseUnavailableError
 from paidonce.linking import store
 from paidonce.processing import hook_calls
 from paidonce.processing import store as processing_store
-from paidonce.processing.items import BatchResult, Link, Reapply, ResultKind, Rules
+from paidonce.processing.items import BatchResult, Link, Reapply, Result, ResultKind, Rules
 from paidonce.processing.outcomes import report
 from paidonce.queue import store as queue_store
 from paidonce.queue.claims import process_claimed
@@ -70,8 +70,7 @@ class Linker:
         async def create(connection: Connection) -> tuple[User, bool]:
             row, is_new = await store.create_user(connection, uuid7(), email)
             if is_new:
-                user_id = str(row["id"])
-                await record_action(connection, actor, "user_created", user_id=user_id)
+                await record_action(connection, actor, "user_created", user_id=row["id"])
             return User(row["id"], row["email"], row["created_at"]), is_new
 
         key = email_key(email)
@@ -88,7 +87,9 @@ class Linker:
         async def create(connection: Connection) -> bool:
             is_new = await store.create_order(connection, order, request_hash)
             if is_new:
-                await record_action(connection, actor, "order_created", reference=reference)
+                await record_action(
+                    connection, actor, "order_created", order=reference, user_id=order.user_id
+                )
             return is_new
 
         process = partial(self._process_order, reference)
@@ -101,16 +102,19 @@ class Linker:
         """
 
         async def close(connection: Connection, rules: Rules) -> BatchResult:
-            order_id = str(await store.close_order(connection, reference))
-            await record_action(
-                connection, actor, "order_closed", order_id=order_id, reference=reference
-            )
+            user_id = await store.close_order(connection, reference)
+            await record_action(connection, actor, "order_closed", order=reference, user_id=user_id)
             return await self._process_order(reference, connection, rules)
 
         report(await self._transaction(close))
 
     async def link(
-        self, payment_id: PaymentId, link: Link, actor: str, action: str, **details: object
+        self,
+        payment_id: PaymentId,
+        link: Link,
+        actor: str,
+        action: str,
+        reason: str | None = None,
     ) -> None:
         """Link a payment, and apply it if possible. The action is audited.
 
@@ -121,7 +125,9 @@ class Linker:
         async def process_linked(connection: Connection, rules: Rules) -> BatchResult:
             processed = await hook_calls.process_with_hooks(connection, reapply, rules)
             if not _has_rest(processed):
-                await record_action(connection, actor, action, payment_id, None, **details)
+                (result,) = processed.results
+                named = {**result.named, **_linked_before(result)}
+                await record_action(connection, actor, action, reason=reason, **named)
             return processed
 
         processed = await self._process_rest(
@@ -219,6 +225,18 @@ class Linker:
 def _has_rest(processed: BatchResult) -> bool:
     is_locked = any(result.kind is ResultKind.LOCKED for result in processed.results)
     return is_locked or len(processed.results) >= MAX_AT_ONCE
+
+
+def _linked_before(result: Result) -> dict[str, str]:
+    """The order and the user that an instruction has taken a payment from."""
+    named = result.named
+    before = result.decision.payment_before if result.decision else None
+    taken: dict[str, str] = {}
+    if before is not None and before.order not in (None, named["order"]):
+        taken["was_order"] = str(before.order)
+    if before is not None and before.user_id not in (None, named["user_id"]):
+        taken["was_user_id"] = str(before.user_id)
+    return taken
 
 
 def _blocked_on_names(processed: BatchResult) -> list[str]:

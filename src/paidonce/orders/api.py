@@ -28,7 +28,7 @@ def add_to(api: FastAPI, orders: OrderService) -> None:
 
     @api.get("/api/v1/orders/{reference:path}", tags=["orders"])
     async def get_order(reference: Reference, actor: Reader) -> OrderView:
-        """One order and its payments."""
+        """One order with its payments and its trail: what operators did, the oldest first."""
         return await orders.get(reference)
 
     @api.post("/api/v1/orders/{reference:path}/cancel", tags=["orders"])

@@ -10,6 +10,7 @@ from uuid import UUID
 import orjson
 from pydantic import Field
 
+from paidonce.audit.model import TrailItem
 from paidonce.core.email import email_key
 from paidonce.core.input import Input, Reference, Text
 from paidonce.core.money import Money, format_minor
@@ -100,9 +101,10 @@ class OrderSummary:
 
 @dataclass(frozen=True, slots=True)
 class OrderView(OrderSummary):
-    """An order with its payments."""
+    """An order with its payments, and its trail: what operators did with them."""
 
     payments: list[OrderPaymentView]
+    trail: list[TrailItem]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +121,10 @@ class BookingView:
     created_at: datetime
 
 
-def order_view(row: Row, payments: Iterable[PaymentView]) -> OrderView:
-    """From a row and the payments of the order."""
+def order_view(row: Row, payments: Iterable[PaymentView], trail: list[TrailItem]) -> OrderView:
+    """From a row, the payments of the order and its trail."""
     paid = [_order_payment(one) for one in payments]
-    return from_row(OrderView, row, **_changed(row), payments=paid)
+    return from_row(OrderView, row, **_changed(row), payments=paid, trail=trail)
 
 
 def order_summary(row: Row) -> OrderSummary:

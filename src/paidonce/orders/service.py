@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from uuid_utils.compat import uuid7
 
+from paidonce.audit import store as audit_store
 from paidonce.core.actors import HOST, Actor
 from paidonce.core.email import is_email
 from paidonce.core.events import OrderId, SourceId, UserId, WalletId
@@ -60,14 +61,15 @@ class OrderService:
 
     async def get(self, reference: str) -> model.OrderView:
         """Raises NotFoundError."""
-        async with self._database.connection() as connection:
+        async with self._database.snapshot() as connection:
             row = await store.find(connection, reference)
             if row is None:
                 raise NotFoundError(f"there is no order {reference}")
             paid = await payments_store.search(
                 connection, PaymentQuery(order=reference, limit=MAX_PAGE)
             )
-        return model.order_view(row, map(payment_view, paid.items))
+            trail = await audit_store.trail_of_order(connection, reference)
+        return model.order_view(row, map(payment_view, paid.items), trail)
 
     async def search(self, query: model.OrderQuery) -> Page[model.OrderSummary]:
         """Orders, newest first."""

@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from paidonce.api.requests import FromQuery, Operator, Reader
 from paidonce.core.input import Input, Reason, Text
 from paidonce.db.paging import Page
-from paidonce.payments.model import PaymentQuery, PaymentView
+from paidonce.payments.model import PaymentDetail, PaymentQuery, PaymentView
 from paidonce.payments.service import PaymentService
 
 
@@ -26,12 +26,12 @@ def add_to(api: FastAPI, payments: PaymentService) -> None:
         return await payments.search(query)
 
     @api.get("/api/v1/payments/{payment_id}", tags=["payments"])
-    async def get_payment(payment_id: UUID, actor: Reader) -> PaymentView:
-        """One payment."""
+    async def get_payment(payment_id: UUID, actor: Reader) -> PaymentDetail:
+        """One payment with its trail: what operators did with it, the oldest first."""
         return await payments.get(payment_id)
 
     @api.post("/api/v1/payments/{payment_id}/link", tags=["payments"])
-    async def link_payment(payment_id: UUID, body: PaymentLink, actor: Operator) -> PaymentView:
+    async def link_payment(payment_id: UUID, body: PaymentLink, actor: Operator) -> PaymentDetail:
         """Link a payment to a user or an order; it is applied if possible.
 
         A payment that is not applied may be linked again.
@@ -41,7 +41,7 @@ def add_to(api: FastAPI, payments: PaymentService) -> None:
         )
 
     @api.post("/api/v1/payments/{payment_id}/accept", tags=["payments"])
-    async def accept_payment(payment_id: UUID, body: Reason, actor: Operator) -> PaymentView:
+    async def accept_payment(payment_id: UUID, body: Reason, actor: Operator) -> PaymentDetail:
         """Accept the captured sum of a payment for its order or plan, with a reason.
 
         A payment with another amount than the price is applied; the excess of an applied payment is
@@ -51,11 +51,11 @@ def add_to(api: FastAPI, payments: PaymentService) -> None:
         return await payments.accept(payment_id, actor, body.reason)
 
     @api.post("/api/v1/payments/{payment_id}/mark-for-refund", tags=["payments"])
-    async def mark_for_refund(payment_id: UUID, body: Reason, actor: Operator) -> PaymentView:
+    async def mark_for_refund(payment_id: UUID, body: Reason, actor: Operator) -> PaymentDetail:
         """Mark a payment that is not applied for refund: it will not be applied."""
         return await payments.mark_for_refund(payment_id, actor, body.reason)
 
     @api.post("/api/v1/payments/{payment_id}/unmark-for-refund", tags=["payments"])
-    async def unmark_for_refund(payment_id: UUID, body: Reason, actor: Operator) -> PaymentView:
+    async def unmark_for_refund(payment_id: UUID, body: Reason, actor: Operator) -> PaymentDetail:
         """Remove the mark for refund; the payment is applied if possible."""
         return await payments.unmark_for_refund(payment_id, actor, body.reason)
