@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -124,9 +125,9 @@ class PaymentService:
             rows: list[Row | None] = []
             with suppress(ValueError):
                 rows.append(await store.PAYMENTS.find(connection, UUID(name)))
-            for field in ("external_payment_id", "order"):
-                query = PaymentQuery.model_validate({field: name, "limit": MAX_PAGE})
-                rows += (await store.search(connection, query)).items
+            search = partial(store.PAYMENTS.page, connection, limit=MAX_PAGE)
+            rows += (await search(external_payment_id=name)).items
+            rows += (await search(order=name)).items
         return [payment_view(row) for row in rows if row is not None]
 
     async def unapplied_money(self) -> list[Mapping[str, Any]]:
