@@ -107,6 +107,33 @@ def test_steps_of_an_event_are_in_the_audit_log(shop: Shop) -> None:
     assert failed["success"] is False
 
 
+def test_what_is_done_to_an_event_names_its_payment_and_order(shop: Shop, shared: Shared) -> None:
+    """OPS-8 OPS-4 OPS-5: reprocessed, or discarded."""
+    reference, payment = shop.order(), shop.name("p")
+    event_id = shop.paid(payment, reference).json["event_id"]
+    assert shop.service.api("POST", f"/events/{event_id}/reprocess").http == 200
+    (entry,) = items(shop.service, "/audit", event=event_id, actor="bootstrap")
+    assert (entry["action"], entry["payment_id"], entry["order"]) == (
+        "event_reprocessed",
+        shop.payment(payment)["id"],
+        reference,
+    )
+    missing = shop.name("missing")
+    dead = shop.paid(shop.name("p"), missing).json["event_id"]
+    shared.rows(
+        "UPDATE webhook_events SET status = 'DEAD_LETTER', processed_at = now() WHERE id = $1", dead
+    )
+    shared.rows("DELETE FROM event_queue WHERE event_id = $1", dead)
+    body = {"reason": "sold in the shop"}
+    assert shop.service.api("POST", f"/dead-letters/{dead}/discard", body).http == 200
+    (entry,) = items(shop.service, "/audit", order=missing)
+    assert (entry["action"], entry["event_id"], entry["reason"]) == (
+        "dead_letter_discarded",
+        dead,
+        "sold in the shop",
+    )
+
+
 @pytest.mark.parametrize(
     "query",
     [
@@ -130,7 +157,7 @@ def test_a_payment_and_its_order_show_what_operators_did(shop: Shop) -> None:
     shop.paid(payment, first, amount="980.00")
     shop.act(payment, "mark-for-refund", {"reason": "he wants it back"})
     shop.act(payment, "unmark-for-refund", {"reason": "he does not"})
-    linked = shop.act(payment, "link", {"order": second})
+    linked = shop.act(payment, "link", {"order": second, "reason": "a wrong number"})
     assert linked.http == 200, linked.body
     shop.act(payment, "accept", {"reason": "a coupon"})
 
@@ -140,7 +167,7 @@ def test_a_payment_and_its_order_show_what_operators_did(shop: Shop) -> None:
     assert [(one["action"], one["reason"]) for one in shown] == [
         ("marked_for_refund", "he wants it back"),
         ("unmarked_for_refund", "he does not"),
-        ("payment_linked", None),
+        ("payment_linked", "a wrong number"),
         ("payment_accepted", "a coupon"),
     ]
     assert shown[2]["details"] == {"was_order": first}
@@ -150,8 +177,9 @@ def test_a_payment_and_its_order_show_what_operators_did(shop: Shop) -> None:
     assert of_first == ["order_created", "marked_for_refund", "unmarked_for_refund"]
     of_second = [one["action"] for one in shop.found(second)["trail"]]
     assert of_second == ["order_created", "payment_linked", "payment_accepted"]
-    shop.service.api("POST", f"/orders/{first}/cancel")
-    assert shop.found(first)["trail"][-1]["action"] == "order_closed"
+    shop.service.api("POST", f"/orders/{first}/cancel", {"reason": "ordered twice"})
+    closed = shop.found(first)["trail"][-1]
+    assert (closed["action"], closed["reason"]) == ("order_closed", "ordered twice")
     for path in ("/payments", "/orders"):
         assert not any("trail" in one for one in items(shop.service, path))
 

@@ -49,7 +49,8 @@ def test_an_order_is_created_shown_listed_and_canceled(shop: Shop) -> None:
     assert told(shop, "orders", "show", reference)["id"] == over_http["id"]
     (listed,) = told(shop, "orders", "list", "--user-id", user["id"], "--kind", "booking")
     assert listed["reference"] == reference
-    assert told(shop, "orders", "cancel", reference)["status"] == "CANCELED"
+    canceled = told(shop, "orders", "cancel", reference, "--reason", "a typo")
+    assert (canceled["status"], canceled["trail"][-1]["reason"]) == ("CANCELED", "a typo")
     trail = told(shop, "orders", "show", reference)["trail"]
     assert [one["action"] for one in trail] == ["order_created", "order_closed"]
     assert all(one["actor"].startswith("cli:") for one in trail)

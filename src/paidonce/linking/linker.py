@@ -95,7 +95,7 @@ class Linker:
         process = partial(self._process_order, reference)
         return await self._create(blocked_on_order(reference), create, process)
 
-    async def close_order(self, reference: str, actor: str) -> None:
+    async def close_order(self, reference: str, actor: str, reason: str | None = None) -> None:
         """Close the order: no payment can pay it any more.
 
         Raises NotFoundError, or ConflictError when it is paid.
@@ -103,7 +103,9 @@ class Linker:
 
         async def close(connection: Connection, rules: Rules) -> BatchResult:
             user_id = await store.close_order(connection, reference)
-            await record_action(connection, actor, "order_closed", order=reference, user_id=user_id)
+            await record_action(
+                connection, actor, "order_closed", order=reference, user_id=user_id, reason=reason
+            )
             return await self._process_order(reference, connection, rules)
 
         report(await self._transaction(close))

@@ -9,7 +9,7 @@ from paidonce.audit.cli import print_trail
 from paidonce.core.orders import Kind
 from paidonce.db.paging import all_pages
 from paidonce.orders.model import OrderQuery, OrderRequest, OrderView
-from paidonce.terminal.commands import Commands, Limit, Result, validated
+from paidonce.terminal.commands import Commands, Limit, OptionalReason, Result, validated
 from paidonce.terminal.output import columns, print_fields, print_table
 from paidonce.terminal.session import Services, operator
 
@@ -83,6 +83,6 @@ async def _created(services: Services, request: OrderRequest) -> OrderView:
 
 
 @commands.operation("cancel", _print_order)
-def cancel_order(services: Services, reference: Reference) -> Result:
+def cancel_order(services: Services, reference: Reference, reason: OptionalReason = None) -> Result:
     """Cancel an unpaid order. Later payments are kept and not applied."""
-    return services.orders.cancel(reference, operator())
+    return services.orders.cancel(reference, operator(), reason)

@@ -88,12 +88,14 @@ class OrderService:
             raise NotFoundError(f"there is no booking {reference}")
         return model.booking_view(order)
 
-    async def cancel(self, reference: str, actor: Actor) -> model.OrderView:
+    async def cancel(
+        self, reference: str, actor: Actor, reason: str | None = None
+    ) -> model.OrderView:
         """Cancel an unpaid order: later payments are not applied.
 
         Raises NotFoundError, or ConflictError if it is paid.
         """
-        await self._linker.close_order(reference, actor.name)
+        await self._linker.close_order(reference, actor.name, reason)
         return await self.get(reference)
 
     async def _new_order(self, asked: model.OrderRequest, amount: Money, actor: Actor) -> Order:

@@ -5,14 +5,14 @@ from uuid import UUID
 from fastapi import FastAPI
 
 from paidonce.api.requests import FromQuery, Operator, Reader
-from paidonce.core.input import Input, Reason, Text
+from paidonce.core.input import OptionalReason, Reason, Text
 from paidonce.db.paging import Page
 from paidonce.payments.model import PaymentDetail, PaymentQuery, PaymentView
 from paidonce.payments.service import PaymentService
 
 
-class PaymentLink(Input):
-    """The user or the order that the payment belongs to; give one."""
+class PaymentLink(OptionalReason):
+    """The user or the order that the payment belongs to; give one, and a reason if you like."""
 
     user_id: UUID | None = None
     email: Text | None = None
@@ -37,7 +37,12 @@ def add_to(api: FastAPI, payments: PaymentService) -> None:
         A payment that is not applied may be linked again.
         """
         return await payments.link(
-            payment_id, actor, user_id=body.user_id, email=body.email, order=body.order
+            payment_id,
+            actor,
+            user_id=body.user_id,
+            email=body.email,
+            order=body.order,
+            reason=body.reason,
         )
 
     @api.post("/api/v1/payments/{payment_id}/accept", tags=["payments"])

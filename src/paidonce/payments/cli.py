@@ -8,7 +8,7 @@ import typer
 from paidonce.audit.cli import print_trail
 from paidonce.db.paging import all_pages
 from paidonce.payments.model import PaymentDetail, PaymentQuery
-from paidonce.terminal.commands import Commands, Limit, Reason, Result
+from paidonce.terminal.commands import Commands, Limit, OptionalReason, Reason, Result
 from paidonce.terminal.output import columns, print_fields, print_table
 from paidonce.terminal.session import Services, operator
 
@@ -55,9 +55,12 @@ def link_payment(
     user_id: Annotated[UUID | None, typer.Option(help="The user that it belongs to.")] = None,
     email: Annotated[str | None, typer.Option(help="The e-mail address of that user.")] = None,
     order: Annotated[str | None, typer.Option(help="The order that it pays.")] = None,
+    reason: OptionalReason = None,
 ) -> Result:
     """Link a payment to a user or an order; it is applied if possible."""
-    return services.payments.link(payment_id, operator(), user_id=user_id, email=email, order=order)
+    return services.payments.link(
+        payment_id, operator(), user_id=user_id, email=email, order=order, reason=reason
+    )
 
 
 @commands.operation("accept")

@@ -52,6 +52,7 @@ class PaymentService:
         user_id: UUID | None = None,
         email: str | None = None,
         order: str | None = None,
+        reason: str | None = None,
     ) -> PaymentDetail:
         """Link a payment to a user or an order, and apply it if possible.
 
@@ -69,7 +70,7 @@ class PaymentService:
                 self._users.get(user_id) if user_id else self._users.get_by_email(email or "")
             )
             link = Link(user_id=UserId(user.id))
-        return await self._link(payment_id, link, actor, "payment_linked")
+        return await self._link(payment_id, link, actor, "payment_linked", reason)
 
     async def accept(self, payment_id: UUID, actor: Actor, reason: str) -> PaymentDetail:
         """Accept the captured sum of a payment for its order or plan.

@@ -23,6 +23,7 @@ _PAGE_FIELDS: Final = ("limit", "cursor")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Limit = Annotated[int, typer.Option(min=1, max=MAX_LISTED, help="How many items at most.")]
 Reason = Annotated[str, typer.Option(help="The reason, for the audit log.")]
+OptionalReason = Annotated[str | None, typer.Option(help="The reason, for the audit log.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 Result = Awaitable[object]
