@@ -15,7 +15,8 @@ from typing import Final, TypeVar
 
 from uuid_utils.compat import uuid7
 
-from paidonce.audit.store import record_action
+from paidonce.audit.model import AuditEntry
+from paidonce.audit.store import record_action, record_entries
 from paidonce.core.apply import blocked_on_email, blocked_on_order, blocked_on_payment
 from paidonce.core.email import email_key
 from paidonce.core.events import PaymentId, UserId
@@ -128,8 +129,7 @@ class Linker:
             processed = await hook_calls.process_with_hooks(connection, reapply, rules)
             if not _has_rest(processed):
                 (result,) = processed.results
-                named = {**result.named, **_linked_before(result)}
-                await record_action(connection, actor, action, reason=reason, **named)
+                await record_entries(connection, _link_entries(result, actor, action, reason))
             return processed
 
         processed = await self._process_rest(
@@ -229,16 +229,22 @@ def _has_rest(processed: BatchResult) -> bool:
     return is_locked or len(processed.results) >= MAX_AT_ONCE
 
 
-def _linked_before(result: Result) -> dict[str, str]:
-    """The order and the user that an instruction has taken a payment from."""
+def _link_entries(result: Result, actor: str, action: str, reason: str | None) -> list[AuditEntry]:
+    """The entry of an instruction, and one for the order or user that it took the payment from."""
     named = result.named
+    done = AuditEntry(actor, action, reason=reason, **named)
     before = result.decision.payment_before if result.decision else None
-    taken: dict[str, str] = {}
-    if before is not None and before.order not in (None, named["order"]):
-        taken["was_order"] = str(before.order)
-    if before is not None and before.user_id not in (None, named["user_id"]):
-        taken["was_user_id"] = str(before.user_id)
-    return taken
+    if before is None:
+        return [done]
+    order = before.order if before.order != named["order"] else None
+    user_id = before.user_id if before.user_id != named["user_id"] else None
+    if order is None and user_id is None:
+        return [done]
+    details = {"unlinked_payment_id": str(before.id)}
+    unlinked = AuditEntry(
+        actor, "payment_unlinked", order=order, user_id=user_id, reason=reason, details=details
+    )
+    return [unlinked, done]
 
 
 def _blocked_on_names(processed: BatchResult) -> list[str]:
