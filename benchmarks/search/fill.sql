@@ -6,9 +6,9 @@ ON CONFLICT DO NOTHING;
 
 -- name: add_history
 -- Events :first to :last of :total, the oldest first, spread over :span until now, each with a
--- payment and an order. The distribution is difficult for a search: the oldest third was refused and
+-- payment, an order and an entry of the audit log. The distribution is difficult for a search: the oldest third was refused and
 -- nothing since; the rare source has only the very oldest; a third of all events shares one payment,
--- one order and one address.
+-- one order, one user and one address.
 WITH new AS MATERIALIZED (
     SELECT n, now() - age AS at, uuidv7(-age) AS id, n < :total::bigint / 3 AS is_old,
            (SELECT s.id FROM sources AS s
@@ -59,6 +59,17 @@ paid AS (
 ids AS (
     INSERT INTO payment_ids (source_id, kind, external_id, payment_id)
     SELECT source_id, 'payment', 'p-' || n, id FROM judged
+),
+audited AS (
+    INSERT INTO audit_log (
+        at, event_id, payment_id, order_reference, user_id, actor, action, reason, success)
+    SELECT at, id, CASE WHEN n % 3 = 0 THEN lpad('7', 32, '0')::uuid ELSE id END,
+           CASE WHEN n % 3 = 1 THEN 'o-hot' ELSE 'o-' || n END,
+           CASE WHEN n % 3 = 2 THEN lpad('7', 32, '0')::uuid ELSE id END,
+           CASE WHEN n < 10 THEN 'rare' WHEN is_old THEN 'paidonce' ELSE 'common' END,
+           CASE WHEN n < 10 THEN 'payment_accepted' WHEN n % 2 = 0 THEN 'event_deduped'
+                ELSE 'payment_linked' END, NULL, true
+      FROM judged
 )
 INSERT INTO orders (id, reference, kind, status, amount_minor, currency, email, email_key,
                     request_hash, version, created_at)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from paidonce.audit.model import AuditQuery
 from paidonce.bootstrap.services import Services
 from paidonce.core.events import EventStatus
 from paidonce.core.orders import Kind
@@ -53,6 +54,10 @@ def questions() -> list[Question]:
         Question("orders?kind=booking: nothing in its budget",
                  lambda services: services.orders.search(
                      OrderQuery(limit=LIMIT, kind=Kind.BOOKING))),
+        Question("audit?order, of a third of all entries",
+                 lambda services: services.audit.search(AuditQuery(limit=LIMIT, order="o-hot"))),
+        Question("audit until a month ago",
+                 lambda services: services.audit.search(AuditQuery(limit=LIMIT, until=month_ago))),
         Question("stats?days=7", lambda services: services.statistics.report(days=7)),
         Question("stats?days=366", lambda services: services.statistics.report(days=366)),
         Question("metrics: backlog", lambda services: services.events.backlog()),

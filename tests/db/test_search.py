@@ -8,6 +8,8 @@ from uuid import UUID
 
 import pytest
 
+from paidonce.audit import store as audit_store
+from paidonce.audit.model import AuditQuery
 from paidonce.db.paging import ListQuery
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
@@ -23,6 +25,7 @@ SEARCHES: Final[list[tuple[type[ListQuery], SearchFunction]]] = [
     (EventQuery, events_store.search),
     (PaymentQuery, payments_store.search),
     (OrderQuery, orders_store.search),
+    (AuditQuery, audit_store.search),
 ]
 VALUES: Final[dict[object, object]] = {
     str: "x",

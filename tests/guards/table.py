@@ -1984,4 +1984,13 @@ GUARDS: Final = (
         f"{_SHOWN}a_message_that_is_older_in_one_respect_is_ignored[version]",
         is_kin=True,
     ),
+    Guard(
+        "an order and its payments are read in one snapshot",
+        "OPS-9",
+        "db/pool.py",
+        'connection.transaction(isolation="repeatable_read", readonly=True),',
+        "connection.transaction(readonly=True),",
+        "tests/db/test_snapshot.py::test_an_order_that_is_paid_while_it_is_read_is_shown_as_it_was",
+        is_kin=True,
+    ),
 )

@@ -100,7 +100,7 @@ def test_a_discarded_dead_letter_leaves_its_payment_listed(
     assert (done.json["status"], done.json["error_code"]) == ("FAILED_FINAL", "USER_MISSING")
     assert done.json["error_message"] == "discarded: sold in the shop"
     (entry,) = [one for one in done.json["trail"] if one["action"] == "dead_letter_discarded"]
-    assert entry["details"]["reason"] == "sold in the shop"
+    assert (entry["actor"], entry["reason"]) == ("bootstrap", "sold in the shop")
     assert items(service, "/payments", applied="false", email="nobody@example.com") == money
     again = service.api("POST", f"/dead-letters/{event_id}/discard", {"reason": "twice"})
     assert is_problem(again, 409)

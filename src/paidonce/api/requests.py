@@ -1,10 +1,13 @@
 """Requests to the HTTP API: the scope that a call needs, queries, and the size of a body."""
 
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import Annotated, Any, Final, Protocol, TypeVar
 
 from fastapi import Depends, Query, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
@@ -43,6 +46,7 @@ class Needs:
         if not actor.scope.includes(self.scope):
             detail = f"This key has scope {actor.scope}; {self.scope} is needed."
             raise ProblemError(Problem(403, "FORBIDDEN", detail))
+        reject_unknown_parameters(request)
         return actor
 
 
@@ -51,6 +55,31 @@ def reject_repeated_parameters(request: Request) -> None:
     names = [name for name, _ in request.query_params.multi_items()]
     if len(set(names)) < len(names):
         raise ProblemError(Problem(400, "INVALID_REQUEST", "A parameter is given more than once."))
+
+
+def reject_unknown_parameters(request: Request) -> None:
+    """Refuse a query parameter that the call does not have: a filter that is misspelt, perhaps."""
+    if not request.query_params:
+        return
+    route: APIRoute = request.scope["route"]
+    known = frozenset(query_parameters(route.dependant))
+    unknown = [name for name in request.query_params if name not in known]
+    if unknown:
+        there_are = f"there are {', '.join(sorted(known))}" if known else "there are none"
+        detail = f"{unknown[0]}: this call has no such query parameter; {there_are}."
+        raise ProblemError(Problem(400, "INVALID_REQUEST", detail))
+
+
+def query_parameters(dependant: Dependant) -> Iterator[str]:
+    """The names of the query parameters of a call; a query is one for each of its fields."""
+    for one in dependant.query_params:
+        kind = one.field_info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from kind.model_fields
+        else:
+            yield one.alias
+    for dependency in dependant.dependencies:
+        yield from query_parameters(dependency)
 
 
 Reader = Annotated[Actor, Depends(Needs(Scope.READ))]

@@ -5,6 +5,7 @@ from fastapi import FastAPI
 from paidonce import __version__
 from paidonce.api import errors
 from paidonce.api.requests import Authenticator, BodyLimit
+from paidonce.audit import api as audit_api
 from paidonce.bootstrap import documentation
 from paidonce.bootstrap.services import Services
 from paidonce.bus import api as bus_api
@@ -41,6 +42,7 @@ def operators_api(
     replay_api.add_to(api, services.replays, services.dead_letters)
     statistics_api.add_to(api, services.statistics)
     reconciliation_api.add_to(api, services.reconciliations)
+    audit_api.add_to(api, services.audit)
     bus_api.add_to(api, services.bus)
     guard_api.add_to(api, services.bans)
     keys_api.add_to(api, services.keys)

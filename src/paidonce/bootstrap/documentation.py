@@ -106,8 +106,7 @@ def _errors(path: str, method: str, call: Call) -> Collection[int]:
     if not path.startswith("/api/"):
         return ()
     has_body = "requestBody" in call
-    errors = {401, 403, 429, 503}
-    errors |= {400} if has_body or "parameters" in call else set()
+    errors = {400, 401, 403, 429, 503}
     errors |= {404} if has_body or "{" in path else set()
     errors |= {409} if method != "get" else set()
     return errors | ({413} if has_body else set())

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from paidonce.audit.service import AuditService
 from paidonce.bootstrap.database import open_migrated_database
 from paidonce.bootstrap.rules import check_settings, load_rules
 from paidonce.bus.service import BusService
@@ -57,6 +58,7 @@ class Services:
         self.statistics = StatisticsService(database)
         self.keys = KeyService(database, pepper)
         self.bans = BanService(database)
+        self.audit = AuditService(database)
 
 
 @asynccontextmanager

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from paidonce.audit.model import AuditEntry
+from paidonce.audit.store import record_action, record_entries
 from paidonce.bus import dead_letters, groups, model, outbox
 from paidonce.core.actors import Actor
 from paidonce.core.masking import Masker
-from paidonce.db.audit import AuditEntry, record_action, record_entries
 from paidonce.db.paging import Page, page_of
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
@@ -27,7 +28,7 @@ class BusService:
 
     async def status(self) -> model.BusStatus:
         """Unpublished messages, the lag of each group, and its number of dead letters."""
-        async with self._database.connection() as connection, read_in_order(connection):
+        async with self._database.snapshot() as connection, read_in_order(connection):
             unpublished, oldest_s = await outbox.backlog(connection)
             found = await groups.list_groups(connection)
             dead = await dead_letters.count_by_group(connection)
@@ -137,7 +138,7 @@ async def _change(
     entries = []
     for one in done:
         details = {"letter_id": one.id, "consumer": one.consumer, "message_id": str(one.event_id)}
-        entries.append(AuditEntry(None, actor.name, action, True, details | {"reason": reason}))
+        entries.append(AuditEntry(actor.name, action, reason=reason, details=details))
     await record_entries(connection, entries)
     return done
 

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from paidonce import __version__
+from paidonce.audit import cli as audit_cli
 from paidonce.bus import cli as bus_cli
 from paidonce.cli import listen, send, serve
 from paidonce.events import cli as events_cli
 from paidonce.guard import cli as guard_cli
 from paidonce.keys import cli as keys_cli
 from paidonce.notifications import cli as notifications_cli
+from paidonce.orders import cli as orders_cli
 from paidonce.payments import cli as payments_cli
 from paidonce.payouts import cli as payouts_cli
 from paidonce.reconciliation import cli as reconciliation_cli
@@ -48,12 +50,14 @@ for command in (
     listen.listen,
     statistics_cli.stats,
     reconciliation_cli.reconcile,
+    audit_cli.audit,
 ):
     app.command()(command)
 events_cli.commands.operation("reprocess", replay_cli.print_reprocessed)(replay_cli.reprocess)
 for group in (
     events_cli.commands,
     payments_cli.commands,
+    orders_cli.commands,
     wallet_cli.commands,
     payouts_cli.commands,
     payouts_cli.views,

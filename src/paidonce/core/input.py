@@ -53,6 +53,12 @@ class Input(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class OptionalReason(Input):
+    """The reason of an action that may be given, for the audit log."""
+
+    reason: Annotated[Text, StringConstraints(min_length=1)] | None = None
+
+
 class Reason(Input):
     """The reason of an action, for the audit log."""
 

@@ -130,6 +130,18 @@ class Database:
             yield connection
 
     @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Connection]:
+        """A connection whose statements all see one moment; it can only read.
+
+        For what is shown together and read by more than one statement: an order and its payments.
+        """
+        async with (
+            self.connection() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            yield connection
+
+    @asynccontextmanager
     async def transaction_apart(self) -> AsyncIterator[Connection]:
         """The same on a new connection, for long work that must not block the pool."""
         connection = await self.dedicated()

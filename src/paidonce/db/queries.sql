@@ -35,20 +35,3 @@ SELECT child.relname
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('enable_sort', 'off', true), set_config('enable_incremental_sort', 'off', true),
        set_config('jit', 'off', true);
-
--- Audit log ---------------------------------------------------------------------------------
-
--- name: audit_of_event
-SELECT at, action, success, actor, details
-  FROM audit_log
- WHERE event_id = :event_id
- ORDER BY id
- LIMIT :limit;
-
--- name: record_entries
--- The default time is that of writing: after all that the same transaction did before.
-INSERT INTO audit_log (at, event_id, payment_id, actor, action, success, details)
-SELECT coalesce(at, clock_timestamp()), event_id, payment_id, actor, action, success, details
-  FROM jsonb_to_recordset(:entries) AS entry (
-       at timestamptz, event_id uuid, payment_id uuid, actor text, action text, success boolean,
-       details jsonb);

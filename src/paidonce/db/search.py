@@ -10,7 +10,7 @@ needed only while the filter leads ends in `-- by filter`.
 """
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -41,7 +41,14 @@ def last_id_of(cursor: UUID | None) -> UUID:
 
 @asynccontextmanager
 async def read_in_order(connection: Connection) -> AsyncIterator[None]:
-    """A read-only transaction whose plans read rows in index order, whatever the statistics say."""
+    """A read-only transaction whose plans read rows in index order, whatever the statistics say.
+
+    Within a transaction, that transaction from here on.
+    """
+    if connection.is_in_transaction():
+        await QUERIES["read_in_order"].row(connection)
+        yield
+        return
     async with connection.transaction(readonly=True):
         await QUERIES["read_in_order"].row(connection)
         yield
@@ -58,12 +65,14 @@ async def count_rows(connection: Connection, query: Query, **values: object) -> 
 class Search:
     """A query with marked lines, and the filters that may lead it, the best first.
 
-    `fixed` are parameters of the query that always have the same value.
+    `fixed` are parameters of the query that always have the same value. `cursor` is the place of a
+    row in the order of the search.
     """
 
     query: Query
     leading: Sequence[str]
     fixed: Mapping[str, object] = field(default_factory=dict)
+    cursor: Callable[[Row], str] = lambda row: str(row["id"])
     _statements: dict[frozenset[str], Query] = field(default_factory=dict)
 
     def statement(self, given: frozenset[str]) -> Query:
@@ -77,18 +86,22 @@ class Search:
         connection: Connection,
         *,
         limit: int,
-        first_id: UUID = FIRST_ID,
-        last_id: UUID = LAST_ID,
+        first_id: UUID | int = FIRST_ID,
+        last_id: UUID | int = LAST_ID,
+        bounds: Mapping[str, object] | None = None,
         **filters: object,
     ) -> Page[Row]:
-        """Up to `limit` rows between two ids that match every filter, the newest first."""
+        """Up to `limit` rows between two ids that match every filter, the newest first.
+
+        `bounds` are those of a search that is not ordered by the id alone.
+        """
         query = self.statement(frozenset(filters))
-        bounds = {"first_id": first_id, "last_id": last_id, "limit": limit + 1, "budget": BUDGET}
-        values = {**bounds, **self.fixed, **filters}
+        page = {"first_id": first_id, "last_id": last_id, "limit": limit + 1, "budget": BUDGET}
+        values = {**page, **(bounds or {}), **self.fixed, **filters}
         used = {name: values[name] for name in query.parameters}
         async with read_in_order(connection):
             rows = await query.rows(connection, **used)
-        return _page([dict(row) for row in rows], limit)
+        return self._page([dict(row) for row in rows], limit)
 
     async def find(self, connection: Connection, item_id: UUID) -> Row | None:
         """The row with this id."""
@@ -102,15 +115,14 @@ class Search:
         leader = next((one for one in self.leading if one in given), "id")
         return self.query.without(*sorted(marks - (given - {leader}) - {f"by {leader}"}))
 
-
-def _page(rows: Sequence[Row], limit: int) -> Page[Row]:
-    """The last row of the budget is returned even if it does not match: to continue from it."""
-    found: list[Row] = [
-        {name: value for name, value in row.items() if name not in ("matches", "position")}
-        for row in rows
-        if row["matches"]
-    ]
-    if len(found) > limit:
-        return Page(found[:limit], str(found[limit - 1]["id"]))
-    is_cut_short = bool(rows) and rows[-1]["position"] == BUDGET
-    return Page(found, str(rows[-1]["id"]) if is_cut_short else None)
+    def _page(self, rows: Sequence[Row], limit: int) -> Page[Row]:
+        """The last row of the budget is returned even if it does not match: to continue from it."""
+        found: list[Row] = [
+            {name: value for name, value in row.items() if name not in ("matches", "position")}
+            for row in rows
+            if row["matches"]
+        ]
+        if len(found) > limit:
+            return Page(found[:limit], self.cursor(found[limit - 1]))
+        is_cut_short = bool(rows) and rows[-1]["position"] == BUDGET
+        return Page(found, self.cursor(rows[-1]) if is_cut_short else None)

@@ -6,10 +6,11 @@ from uuid import UUID
 
 import typer
 
+from paidonce.audit.cli import print_trail
 from paidonce.db.paging import all_pages
 from paidonce.events.model import EventDetail, EventQuery, NewEventFilter
 from paidonce.terminal.commands import Commands, Json, Limit, Result, query_options
-from paidonce.terminal.output import columns, line_of, print_fields, print_table, stderr
+from paidonce.terminal.output import columns, line_of, print_fields, stderr
 from paidonce.terminal.session import Config, Services, load_command_settings, open_services, run
 
 commands = Commands("events", "Events: every delivery that was stored.")
@@ -18,11 +19,6 @@ POLL_S: Final = 0.5
 
 COLUMNS: Final = columns(
     "received_at as received, source, type, status, error_code as code, payment, order, id"
-)
-_TRAIL: Final = columns(
-    "at, action, success, details",
-    at=lambda item: item.at.isoformat(timespec="milliseconds"),
-    details=lambda item: ", ".join(f"{k}={v}" for k, v in item.details.items()),
 )
 
 
@@ -34,7 +30,7 @@ def list_events(services: Services, query: EventQuery, limit: Limit = 50) -> Res
 
 def _print_event(event: EventDetail) -> None:
     print_fields(event)
-    print_table(event.trail, _TRAIL)
+    print_trail(event.trail)
     if event.evidence is None:
         return
     for name, value in event.evidence.headers.items():

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from pydantic import Field
 
+from paidonce.audit.model import OURSELVES, TrailItem
 from paidonce.core.events import Code, EventStatus
 from paidonce.core.input import Text, Time
 from paidonce.core.masking import MAX_SHOWN, Masker
@@ -84,14 +85,6 @@ class EventView:
 
 
 @dataclass(frozen=True, slots=True)
-class TrailItem:
-    at: datetime
-    action: str
-    success: bool
-    details: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class EvidenceView:
     """A delivery as it arrived, with card numbers and secrets masked.
 
@@ -150,18 +143,22 @@ def basic_trail(event: EventView) -> Iterator[TrailItem]:
         received["test"] = True
     is_evidence = event.key is None or event.conflicts_with is not None
     if not is_evidence:
-        yield TrailItem(event.received_at, "event_received", True, received)
-        yield TrailItem(event.received_at, "event_inserted", True, {"key": event.key})
+        yield _step(event.received_at, "event_received", True, received)
+        yield _step(event.received_at, "event_inserted", True, {"key": event.key})
     elif event.conflicts_with is None:
         refused = {**received, "error_code": event.error_code}
-        yield TrailItem(event.received_at, "event_received", False, refused)
+        yield _step(event.received_at, "event_received", False, refused)
     else:
-        yield TrailItem(event.received_at, "event_received", True, received)
+        yield _step(event.received_at, "event_received", True, received)
         first = {"first_event_id": str(event.conflicts_with)}
-        yield TrailItem(event.received_at, "conflict_detected", False, first)
+        yield _step(event.received_at, "conflict_detected", False, first)
     if event.processed_at:
         for action, details in first_attempt(event.attempts, event.status, event.error_code):
-            yield TrailItem(event.processed_at, action, True, details)
+            yield _step(event.processed_at, action, True, details)
+
+
+def _step(at: datetime, action: str, success: bool, details: dict[str, Any]) -> TrailItem:
+    return TrailItem(at, OURSELVES, action, None, success, details)
 
 
 def first_attempt(

@@ -7,13 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-import orjson
-
+from paidonce.audit import store as audit_store
 from paidonce.core.masking import MARGIN, MAX_SHOWN, Masker
-from paidonce.db.audit import audit_of_event
 from paidonce.db.paging import Page
 from paidonce.db.pool import Database
-from paidonce.db.queries import Connection
+from paidonce.db.queries import Row
 from paidonce.errors import NotFoundError
 from paidonce.events import model, store
 
@@ -33,7 +31,7 @@ class EventService:
 
     async def search(self, query: model.EventQuery) -> Page[model.EventView]:
         """Events, newest first."""
-        async with self._database.connection() as connection:
+        async with self._database.snapshot() as connection:
             return (await store.search(connection, query)).map(model.event_view)
 
     async def deliveries(
@@ -46,26 +44,21 @@ class EventService:
 
     async def get(self, event_id: UUID, *, with_evidence: bool = False) -> model.EventDetail:
         """One event with its audit trail, and evidence if asked. Raises NotFoundError."""
-        async with self._database.connection() as connection:
+        async with self._database.snapshot() as connection:
             row = await store.EVENTS.find(connection, event_id)
             if row is None:
                 raise NotFoundError(f"there is no event {event_id}")
-            audit = await audit_of_event(connection, event_id)
-            evidence = await self._evidence(connection, event_id) if with_evidence else None
-        recorded = [
-            model.TrailItem(row["at"], row["action"], row["success"], orjson.loads(row["details"]))
-            for row in audit
-        ]
+            recorded = await audit_store.trail(connection, event=event_id)
+            delivered = None
+            if with_evidence:
+                delivered = await store.evidence(connection, event_id, MAX_SHOWN + MARGIN)
+        evidence = None if delivered is None else await self._masked(delivered)
         trail = [*model.basic_trail(model.event_view(row)), *recorded]
         return model.event_detail(row, sorted(trail, key=lambda item: item.at), evidence)
 
-    async def _evidence(self, connection: Connection, event_id: UUID) -> model.EvidenceView | None:
-        limit = MAX_SHOWN + MARGIN
-        row = await store.evidence(connection, event_id, limit)
-        if row is None:
-            return None
-        # In a thread: masking a hostile body can take long.
-        return await asyncio.to_thread(model.evidence_view, row, self._masker)
+    async def _masked(self, delivered: Row) -> model.EvidenceView:
+        """In a thread, and without a connection: masking a hostile body can take long."""
+        return await asyncio.to_thread(model.evidence_view, delivered, self._masker)
 
     async def backlog(self) -> list[Mapping[str, Any]]:
         """Unfinished events by status: number and age of the oldest."""

@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
+from paidonce.audit.model import OURSELVES
+from paidonce.audit.store import record_action
 from paidonce.core.notifications import NotificationKind
-from paidonce.db.audit import record_action
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection, load_queries
 from paidonce.notifications import store as notifications_store
@@ -136,7 +137,7 @@ class Bans:
             return None
         until = row["until"]
         details: dict[str, Any] = banned | {"score": round(score, 1), "until": until.isoformat()}
-        await record_action(connection, "paidonce", "address_banned", **details)
+        await record_action(connection, OURSELVES, "address_banned", **details)
         notification = Notification(NotificationKind.BAN, datetime.now(UTC), details=details)
         await notifications_store.add(connection, self._routes, notification)
         log_security("address_banned", **details)

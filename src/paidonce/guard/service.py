@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from paidonce.audit.store import record_action
 from paidonce.core.actors import Actor
-from paidonce.db.audit import record_action
 from paidonce.db.paging import Page, page_of
 from paidonce.db.pool import Database
 from paidonce.db.queries import load_queries

@@ -12,8 +12,8 @@ from uuid import UUID
 import asyncpg
 from uuid_utils.compat import uuid7
 
+from paidonce.audit.store import record_action
 from paidonce.core.actors import HOST, Actor, Scope
-from paidonce.db.audit import record_action
 from paidonce.db.paging import ListQuery, Page, page_of
 from paidonce.db.pool import Database
 from paidonce.db.queries import from_row, load_queries

@@ -7,7 +7,7 @@ side), inserts it, and then processes the events that were blocked on it.
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -15,19 +15,20 @@ from typing import Final, TypeVar
 
 from uuid_utils.compat import uuid7
 
+from paidonce.audit.model import AuditEntry
+from paidonce.audit.store import record_action, record_entries
 from paidonce.core.apply import blocked_on_email, blocked_on_order, blocked_on_payment
 from paidonce.core.email import email_key
 from paidonce.core.events import PaymentId, UserId
 from paidonce.core.operator_refunds import OperatorRefund, require_same
 from paidonce.core.orders import Order
-from paidonce.db.audit import record_action
 from paidonce.db.pool import Database, Trouble, trouble
 from paidonce.db.queries import Connection
 from paidonce.errors import DatabaseUnavailableError
 from paidonce.linking import store
 from paidonce.processing import hook_calls
 from paidonce.processing import store as processing_store
-from paidonce.processing.items import BatchResult, Link, Reapply, ResultKind, Rules
+from paidonce.processing.items import BatchResult, Link, Reapply, Result, ResultKind, Rules
 from paidonce.processing.outcomes import report
 from paidonce.queue import store as queue_store
 from paidonce.queue.claims import process_claimed
@@ -71,8 +72,7 @@ class Linker:
         async def create(connection: Connection) -> tuple[User, bool]:
             row, is_new = await store.create_user(connection, uuid7(), email)
             if is_new:
-                user_id = str(row["id"])
-                await record_action(connection, actor, "user_created", user_id=user_id)
+                await record_action(connection, actor, "user_created", user_id=row["id"])
             return User(row["id"], row["email"], row["created_at"]), is_new
 
         key = email_key(email)
@@ -89,29 +89,37 @@ class Linker:
         async def create(connection: Connection) -> bool:
             is_new = await store.create_order(connection, order, request_hash)
             if is_new:
-                await record_action(connection, actor, "order_created", reference=reference)
+                await record_action(
+                    connection, actor, "order_created", order=reference, user_id=order.user_id
+                )
             return is_new
 
         process = partial(self._process_order, reference)
         return await self._create(blocked_on_order(reference), create, process)
 
-    async def close_order(self, reference: str, actor: str) -> None:
+    async def close_order(self, reference: str, actor: str, reason: str | None = None) -> None:
         """Close the order: no payment can pay it any more.
 
         Raises NotFoundError, or ConflictError when it is paid.
         """
 
         async def close(connection: Connection, rules: Rules) -> BatchResult:
-            order_id = str(await store.close_order(connection, reference))
+            user_id = await store.close_order(connection, reference)
             await record_action(
-                connection, actor, "order_closed", order_id=order_id, reference=reference
+                connection, actor, "order_closed", order=reference, user_id=user_id, reason=reason
             )
             return await self._process_order(reference, connection, rules)
 
         report(await self._transaction(close))
 
     async def link(
-        self, payment_id: PaymentId, link: Link, actor: str, action: str, **details: object
+        self,
+        payment_id: PaymentId,
+        link: Link,
+        actor: str,
+        action: str,
+        reason: str | None = None,
+        **details: object,
     ) -> bool:
         """Execute the instruction, and apply the payment if possible. The action is audited.
 
@@ -124,7 +132,9 @@ class Linker:
                 await self._lock_refund(connection, payment_id, link.refund)
             processed = await hook_calls.process_with_hooks(connection, reapply, rules)
             if not _has_rest(processed) and (link.refund is None or _has_changed(processed)):
-                await record_action(connection, actor, action, payment_id, None, **details)
+                (result,) = processed.results
+                entries = _link_entries(result, actor, action, reason, details)
+                await record_entries(connection, entries)
             return processed
 
         processed = await self._process_rest(
@@ -240,6 +250,26 @@ def _has_changed(processed: BatchResult) -> bool:
     """Whether an instruction changed its payment."""
     decisions = (result.decision for result in processed.results)
     return any(one is not None and one.payment != one.payment_before for one in decisions)
+
+
+def _link_entries(
+    result: Result, actor: str, action: str, reason: str | None, details: Mapping[str, object]
+) -> list[AuditEntry]:
+    """The entry of an instruction, and one for the order or user that it took the payment from."""
+    named = result.named
+    done = AuditEntry(actor, action, reason=reason, details=details, **named)
+    before = result.decision.payment_before if result.decision else None
+    if before is None:
+        return [done]
+    order = before.order if before.order != named["order"] else None
+    user_id = before.user_id if before.user_id != named["user_id"] else None
+    if order is None and user_id is None:
+        return [done]
+    taken = {"unlinked_payment_id": str(before.id)}
+    unlinked = AuditEntry(
+        actor, "payment_unlinked", order=order, user_id=user_id, reason=reason, details=taken
+    )
+    return [unlinked, done]
 
 
 def _blocked_on_names(processed: BatchResult) -> list[str]:

@@ -44,7 +44,7 @@ UPDATE orders
        canceled_at = CASE status WHEN 'PENDING' THEN now() ELSE canceled_at END,
        version = version + 1, updated_at = now(), transaction_id = pg_current_xact_id()
  WHERE reference = :reference AND status <> 'PAID'
-RETURNING id;
+RETURNING user_id;
 
 -- name: unapplied_payments_of_order
 SELECT id FROM payments

@@ -74,13 +74,14 @@ async def require_order(connection: Connection, reference: str) -> None:
         raise NotFoundError(f"there is no order {reference}")
 
 
-async def close_order(connection: Connection, reference: str) -> UUID:
-    """Close the order; returns its id. Raises NotFoundError, or ConflictError if it is paid."""
-    order_id: UUID | None = await QUERIES["close_order"].value(connection, reference=reference)
-    if order_id is None:
+async def close_order(connection: Connection, reference: str) -> UUID | None:
+    """Close the order; returns its user. Raises NotFoundError, or ConflictError if it is paid."""
+    row = await QUERIES["close_order"].row(connection, reference=reference)
+    if row is None:
         await require_order(connection, reference)
         raise ConflictError(f"order {reference} is paid: refund it first")
-    return order_id
+    user_id: UUID | None = row["user_id"]
+    return user_id
 
 
 async def payments_with_refund(

@@ -69,13 +69,13 @@ SELECT (SELECT count(*) FROM gone) AS deleted,
 -- name: sweep_numbered
 -- In the order of ids. Where ids are not in the order of time, the marked line is left out.
 WITH page AS (
-    SELECT id, at AS old_since FROM audit_log
+    SELECT id, at AS old_since FROM notifications
      WHERE id > :after::bigint
      ORDER BY id
      LIMIT :limit::bigint
 ),
 gone AS (
-    DELETE FROM audit_log
+    DELETE FROM notifications
      WHERE id = ANY (ARRAY(SELECT id FROM page WHERE old_since < :before::timestamptz))
     RETURNING 1
 ),

@@ -26,12 +26,12 @@ _FINISHED: Final = QUERIES["sweep_finished"]
 _BLOCKS: Final = QUERIES["sweep_blocks"]
 STATEMENTS: Final = {
     "evidence": QUERIES["sweep_evidence"],
-    "audit_log": _NUMBERED,
+    "audit_log": _DATED.renamed(processed_events="audit_log", processed_at="at"),
     "outbox": QUERIES["sweep_outbox"],
     "processed_events": _DATED,
     # Dead letters that were consumed after all, or discarded.
     "bus_dead_letters": _NUMBERED_ANYHOW.renamed(
-        audit_log="bus_dead_letters", at="coalesce(consumed_at, discarded_at)"
+        notifications="bus_dead_letters", at="coalesce(consumed_at, discarded_at)"
     ),
     "event_keys": _BLOCKS.without("nonces"),
     "nonces": _BLOCKS.without("keys").renamed(event_keys="nonces"),
@@ -42,10 +42,10 @@ STATEMENTS: Final = {
     "replays": _FINISHED,
     "reconciliations": _FINISHED.renamed(replays="reconciliations"),
     "reconciliation_findings": _NUMBERED_ANYHOW.renamed(
-        audit_log="reconciliation_findings", at="resolved_at"
+        notifications="reconciliation_findings", at="resolved_at"
     ),
     # Sent or not: the pending ones of a removed channel are deleted too.
-    "notifications": _NUMBERED.renamed(audit_log="notifications"),
+    "notifications": _NUMBERED,
     "notification_messages": _FINISHED.without("can be unfinished").renamed(
         replays="notification_messages"
     ),

@@ -3,7 +3,7 @@
 from fastapi import FastAPI, Response
 
 from paidonce.api.requests import FromQuery, Operator, Reader
-from paidonce.core.input import Reference
+from paidonce.core.input import OptionalReason, Reference
 from paidonce.db.paging import Page
 from paidonce.orders.model import BookingView, OrderQuery, OrderRequest, OrderSummary, OrderView
 from paidonce.orders.service import OrderService
@@ -28,13 +28,15 @@ def add_to(api: FastAPI, orders: OrderService) -> None:
 
     @api.get("/api/v1/orders/{reference:path}", tags=["orders"])
     async def get_order(reference: Reference, actor: Reader) -> OrderView:
-        """One order and its payments."""
+        """One order with its payments and its trail: what operators did, the oldest first."""
         return await orders.get(reference)
 
     @api.post("/api/v1/orders/{reference:path}/cancel", tags=["orders"])
-    async def cancel_order(reference: Reference, actor: Operator) -> OrderView:
+    async def cancel_order(
+        reference: Reference, actor: Operator, body: OptionalReason | None = None
+    ) -> OrderView:
         """Cancel an unpaid order. Later payments are kept and not applied."""
-        return await orders.cancel(reference, actor)
+        return await orders.cancel(reference, actor, body.reason if body else None)
 
     @api.get("/api/v1/bookings/{reference:path}", tags=["orders"])
     async def get_booking(reference: Reference, actor: Reader) -> BookingView:

@@ -11,6 +11,7 @@ from uuid import UUID
 import orjson
 from pydantic import Field
 
+from paidonce.audit.model import TrailItem
 from paidonce.core.email import email_key
 from paidonce.core.input import Input, Reference, Text
 from paidonce.core.money import Money, format_minor
@@ -117,10 +118,11 @@ class OrderWarning:
 
 @dataclass(frozen=True, slots=True)
 class OrderView(OrderSummary):
-    """An order with its payments, and what may be a mistake in it."""
+    """An order with its payments, what may be a mistake in it, and what operators did with it."""
 
     payments: list[OrderPaymentView]
     warnings: list[OrderWarning]
+    trail: list[TrailItem]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +139,12 @@ class BookingView:
     created_at: datetime
 
 
-def order_view(row: Row, payments: Iterable[PaymentView], plans: PlanBook) -> OrderView:
-    """From a row and the payments of the order."""
-    paid = [_order_payment(one) for one in payments]
-    warnings = _warnings(row, plans)
-    return from_row(OrderView, row, **_changed(row), payments=paid, warnings=warnings)
+def order_view(
+    row: Row, payments: Iterable[PaymentView], plans: PlanBook, trail: list[TrailItem]
+) -> OrderView:
+    """From a row, the payments of the order and its trail."""
+    paid, warnings = [_order_payment(one) for one in payments], _warnings(row, plans)
+    return from_row(OrderView, row, **_changed(row), payments=paid, warnings=warnings, trail=trail)
 
 
 def order_summary(row: Row) -> OrderSummary:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from uuid_utils.compat import uuid7
 
+from paidonce.audit import store as audit_store
 from paidonce.core.actors import HOST, Actor
 from paidonce.core.email import is_email
 from paidonce.core.events import OrderId, SourceId, UserId, WalletId
@@ -59,14 +60,15 @@ class OrderService:
 
     async def get(self, reference: str) -> model.OrderView:
         """Raises NotFoundError."""
-        async with self._database.connection() as connection:
+        async with self._database.snapshot() as connection:
             row = await store.find(connection, reference)
             if row is None:
                 raise NotFoundError(f"there is no order {reference}")
             paid = await payments_store.search(
                 connection, PaymentQuery(order=reference, limit=MAX_PAGE)
             )
-        return model.order_view(row, map(payment_view, paid.items), self._rules.plans)
+            trail = await audit_store.trail_of_order(connection, reference)
+        return model.order_view(row, map(payment_view, paid.items), self._rules.plans, trail)
 
     async def search(self, query: model.OrderQuery) -> Page[model.OrderSummary]:
         """Orders, newest first."""
@@ -85,12 +87,14 @@ class OrderService:
             raise NotFoundError(f"there is no booking {reference}")
         return model.booking_view(order)
 
-    async def cancel(self, reference: str, actor: Actor) -> model.OrderView:
+    async def cancel(
+        self, reference: str, actor: Actor, reason: str | None = None
+    ) -> model.OrderView:
         """Cancel an unpaid order: later payments are not applied.
 
         Raises NotFoundError, or ConflictError if it is paid.
         """
-        await self._linker.close_order(reference, actor.name)
+        await self._linker.close_order(reference, actor.name, reason)
         return await self.get(reference)
 
     async def _new_order(self, asked: model.OrderRequest, amount: Money, actor: Actor) -> Order:

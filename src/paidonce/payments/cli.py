@@ -5,10 +5,11 @@ from uuid import UUID
 
 import typer
 
+from paidonce.audit.cli import print_trail
 from paidonce.db.paging import all_pages
-from paidonce.payments.model import PaymentQuery, PaymentView, RefundRequest
-from paidonce.terminal.commands import Commands, Limit, Reason, Result
-from paidonce.terminal.output import columns
+from paidonce.payments.model import PaymentDetail, PaymentQuery, RefundRequest
+from paidonce.terminal.commands import Commands, Limit, OptionalReason, Reason, Result
+from paidonce.terminal.output import columns, print_fields, print_table
 from paidonce.terminal.session import Services, operator
 
 commands = Commands("payments", "Payments: list, link, accept, mark for refund.")
@@ -27,10 +28,24 @@ def list_payments(services: Services, query: PaymentQuery, limit: Limit = 50) ->
     return all_pages(services.payments.search, query, limit)
 
 
-@commands.operation("show")
-def show_payment(services: Services, payment_id: UUID) -> Result:
-    """Show one payment."""
-    return services.payments.get(payment_id)
+def _print_payment(payment: PaymentDetail) -> None:
+    print_fields(payment)
+    print_table(payment.ids, columns("kind, id"))
+    print_trail(payment.trail)
+
+
+@commands.operation("show", _print_payment)
+def show_payment(
+    services: Services,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="Our id, a gateway's id of any kind, or the reference of the order."
+        ),
+    ],
+) -> Result:
+    """Show one payment with its trail: what operators did with it."""
+    return services.payments.find(name)
 
 
 @commands.operation("link")
@@ -40,9 +55,12 @@ def link_payment(
     user_id: Annotated[UUID | None, typer.Option(help="The user that it belongs to.")] = None,
     email: Annotated[str | None, typer.Option(help="The e-mail address of that user.")] = None,
     order: Annotated[str | None, typer.Option(help="The order that it pays.")] = None,
+    reason: OptionalReason = None,
 ) -> Result:
     """Link a payment to a user or an order; it is applied if possible."""
-    return services.payments.link(payment_id, operator(), user_id=user_id, email=email, order=order)
+    return services.payments.link(
+        payment_id, operator(), user_id=user_id, email=email, order=order, reason=reason
+    )
 
 
 @commands.operation("accept")
@@ -69,6 +87,6 @@ def record_refund(services: Services, payment_id: UUID, refund: RefundRequest) -
     return _recorded(services, payment_id, refund)
 
 
-async def _recorded(services: Services, payment_id: UUID, refund: RefundRequest) -> PaymentView:
+async def _recorded(services: Services, payment_id: UUID, refund: RefundRequest) -> PaymentDetail:
     payment, _ = await services.payments.record_refund(payment_id, operator(), refund)
     return payment

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 import orjson
 from pydantic import Field, StringConstraints
 from typing_extensions import TypedDict
 
+from paidonce.audit.model import TrailItem
 from paidonce.core.input import Reason, Text, Time
 from paidonce.core.money import format_minor
 from paidonce.core.operator_refunds import MAX_REFUND_ID
@@ -37,6 +38,9 @@ class PaymentQuery(ListQuery):
     )
     email: Text | None = Field(None, description="Paid under this e-mail address.")
     order: Text | None = Field(None, description="For the order with this reference.")
+    external_payment_id: Text | None = Field(
+        None, description="That a gateway knows by this id, of any kind."
+    )
     review: Text | None = Field(
         None, description="That need a review for this reason, such as `AMOUNT_MISMATCH`."
     )
@@ -118,23 +122,38 @@ class PaymentView:
     test: bool
 
 
+@dataclass(frozen=True, slots=True)
+class PaymentDetail(PaymentView):
+    """A payment with its trail: what operators did with it, the oldest first."""
+
+    trail: list[TrailItem]
+
+
 def payment_view(row: Row) -> PaymentView:
     """From a row of the search."""
+    return from_row(PaymentView, row, **_changed(row))
+
+
+def payment_detail(row: Row, trail: list[TrailItem]) -> PaymentDetail:
+    """From a row of the search, and the trail of the payment."""
+    return from_row(PaymentDetail, row, **_changed(row), trail=trail)
+
+
+def _changed(row: Row) -> dict[str, Any]:
+    """The fields that are not as in the row."""
     ids = [ExternalIdView(kind, external_id) for kind, external_id in row["ids"]]
     captured = format_amount(row["captured_minor"], row["currency"])
-    return from_row(
-        PaymentView,
-        row,
-        external_payment_id=_main_id(ids),
-        ids=ids,
-        status=PaymentStatus(row["status"]),
-        amount=captured,
-        captured=captured,
-        refunded=format_amount(row["refunded_minor"], row["currency"]),
-        reversed=format_amount(row["reversed_minor"], row["currency"]),
-        excess=format_amount(row["excess_minor"], row["currency"]),
-        accepted=_accepted_view(row["acceptance"]) if row["acceptance"] else None,
-    )
+    return {
+        "external_payment_id": _main_id(ids),
+        "ids": ids,
+        "status": PaymentStatus(row["status"]),
+        "amount": captured,
+        "captured": captured,
+        "refunded": format_amount(row["refunded_minor"], row["currency"]),
+        "reversed": format_amount(row["reversed_minor"], row["currency"]),
+        "excess": format_amount(row["excess_minor"], row["currency"]),
+        "accepted": _accepted_view(row["acceptance"]) if row["acceptance"] else None,
+    }
 
 
 def _main_id(ids: list[ExternalIdView]) -> str | None:

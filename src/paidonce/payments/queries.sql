@@ -1,5 +1,7 @@
 -- name: payments
--- Newest first; ids are in the order of creation. It is built like the search for events.
+-- Newest first; ids are in the order of creation. It is built like the search for events. A gateway's id
+-- is looked for under each source and kind: the recursion enters the primary key of payment_ids once for
+-- each of them, so that no further index is paid for by every payment.
 SELECT p.id, p.order_reference AS "order", p.user_id, p.email, p.plan_id, p.status, p.captured_minor,
        p.refunded_minor, p.reversed_minor, p.currency, p.applied_at, p.paid_at, p.failed_at,
        coalesce(p.canceled_at, p.voided_at) AS canceled_at, p.refunded_at, p.subscription_id,
@@ -24,6 +26,7 @@ SELECT p.id, p.order_reference AS "order", p.user_id, p.email, p.plan_id, p.stat
   FROM (
     SELECT looked_at.*, row_number() OVER () AS position,
            true
+           AND order_reference = :order  -- order
            AND email_key = :email  -- email
            AND review = :review  -- review
            AND (review IS DISTINCT FROM 'PAYMENT_MISSING'  -- is_to_be_seen
@@ -43,6 +46,30 @@ SELECT p.id, p.order_reference AS "order", p.user_id, p.email, p.plan_id, p.stat
         SELECT p.*
           FROM payments AS p
          WHERE p.id >= :first_id AND p.id <= :last_id
+           AND p.id = ANY (ARRAY(  -- by external_payment_id
+               WITH RECURSIVE kinds (source_id, kind, number) AS (  -- by external_payment_id
+                   (SELECT i.source_id, i.kind, 1  -- by external_payment_id
+                      FROM payment_ids AS i  -- by external_payment_id
+                     ORDER BY i.source_id, i.kind, i.external_id  -- by external_payment_id
+                     LIMIT 1)  -- by external_payment_id
+                   UNION ALL  -- by external_payment_id
+                   SELECT next.source_id, next.kind, k.number + 1  -- by external_payment_id
+                     FROM kinds AS k  -- by external_payment_id
+                    CROSS JOIN LATERAL (  -- by external_payment_id
+                        SELECT i.source_id, i.kind  -- by external_payment_id
+                          FROM payment_ids AS i  -- by external_payment_id
+                         WHERE ROW (i.source_id, i.kind)  -- by external_payment_id
+                             > ROW (k.source_id, k.kind)  -- by external_payment_id
+                         ORDER BY i.source_id, i.kind, i.external_id  -- by external_payment_id
+                         LIMIT 1) AS next  -- by external_payment_id
+                    WHERE k.number < :max_kinds)  -- by external_payment_id
+               SELECT i.payment_id  -- by external_payment_id
+                 FROM kinds AS k  -- by external_payment_id
+                CROSS JOIN LATERAL (  -- by external_payment_id
+                    SELECT i.payment_id FROM payment_ids AS i  -- by external_payment_id
+                     WHERE i.source_id = k.source_id AND i.kind = k.kind  -- by external_payment_id
+                       AND i.external_id = :external_payment_id  -- by external_payment_id
+                     LIMIT 1) AS i))  -- by external_payment_id
            AND p.order_reference IS NOT NULL  -- by order
            AND ROW (p.order_reference, p.id) >= ROW (:order, :first_id)  -- by order
            AND ROW (p.order_reference, p.id) <= ROW (:order, :last_id)  -- by order

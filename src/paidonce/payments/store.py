@@ -12,10 +12,20 @@ from paidonce.payments.model import PaymentQuery
 QUERIES: Final = load_queries(__file__)
 MAX_IDS_SHOWN: Final = 100
 MAX_REASONS: Final = 100
+MAX_KINDS: Final = 1_000
+"""Under how many sources, each with its kinds of ids, a gateway's id is looked for."""
 PAYMENTS: Final = Search(
     QUERIES["payments"],
-    leading=("order", "email", "review", "disputed", "owed", "unusual_status"),
-    fixed={"max_ids": MAX_IDS_SHOWN},
+    leading=(
+        "external_payment_id",
+        "order",
+        "email",
+        "review",
+        "disputed",
+        "owed",
+        "unusual_status",
+    ),
+    fixed={"max_ids": MAX_IDS_SHOWN, "max_kinds": MAX_KINDS},
 )
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
+from paidonce.audit.store import record_action
 from paidonce.bus import outbox
 from paidonce.core.actors import HOST, Actor
 from paidonce.core.callbacks import GatewayStatus
 from paidonce.core.events import WalletId
 from paidonce.core.money import format_minor
-from paidonce.db.audit import record_action
 from paidonce.db.paging import ListQuery, Page, page_of
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection, from_row

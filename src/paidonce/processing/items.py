@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import Final
+from typing import Any, Final
 
 from paidonce.core import events
 from paidonce.core.accept import AcceptRequest, accept
@@ -296,6 +296,17 @@ class Result:
     event_id: events.EventId | None  # of a duplicate: the id of the first event
     outcome: events.Outcome | None = None
     decision: Decision | None = None
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """What the audit log names: the payment, and its order and user after the item."""
+        payment = self.decision.payment if self.decision else None
+        if self.decision is None or payment is None:
+            return {}
+        user_id = payment.user_id
+        if user_id is None and self.decision.order is not None:
+            user_id = self.decision.order.user_id
+        return {"payment_id": payment.id, "order": payment.order, "user_id": user_id}
 
 
 @dataclass(frozen=True, slots=True)

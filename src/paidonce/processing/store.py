@@ -12,6 +12,8 @@ from uuid import UUID
 import asyncpg
 from uuid_utils.compat import uuid7
 
+from paidonce.audit.model import OURSELVES, AuditEntry
+from paidonce.audit.store import record_entries
 from paidonce.core.callbacks import CALLBACK_DELAYS_S
 from paidonce.core.events import (
     EventId,
@@ -223,6 +225,23 @@ async def _merge(connection: Connection, changes: Changes) -> None:
         version=[gone.version for gone, _ in merged],
         merged_into=[merged_into for _, merged_into in merged],
         expected=len(merged),
+    )
+    remaining = {one.id: one for one in changes.payments}
+    await record_entries(
+        connection, [_merge_entry(gone, remaining.get(into), into) for gone, into in merged]
+    )
+
+
+def _merge_entry(gone: Payment, remaining: Payment | None, into: PaymentId) -> AuditEntry:
+    """On the remaining payment. One that did not change has the same order and user as before."""
+    named = remaining or gone
+    return AuditEntry(
+        OURSELVES,
+        "payment_merged",
+        payment_id=into,
+        order=named.order,
+        user_id=named.user_id,
+        details={"merged_payment_id": str(gone.id)},
     )
 
 

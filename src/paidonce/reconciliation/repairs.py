@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
+from paidonce.audit.store import record_action
 from paidonce.core.events import DEFERRED, EventId, EventStatus, PaymentEvent
-from paidonce.db.audit import record_action
 from paidonce.db.pool import Database
 from paidonce.errors import DatabaseUnavailableError
 from paidonce.lookup.http_client import SHARE_OF_RATE
@@ -76,6 +76,7 @@ class Repairs:
                     "reconciliation_repair",
                     event_id=result.event_id,
                     reconciliation=str(self.run.id),
+                    **result.named,
                 )
             await notify_workers(connection)
         event_ids = [EventId(one.event_id) for one in results if one.event_id is not None]

@@ -8,8 +8,8 @@ from uuid import UUID
 import asyncpg
 from uuid_utils.compat import uuid7
 
+from paidonce.audit.store import record_action
 from paidonce.core.actors import Actor
-from paidonce.db.audit import record_action
 from paidonce.db.paging import Page, page_of
 from paidonce.db.pool import Database
 from paidonce.errors import InvalidRequestError, NotFoundError
@@ -79,7 +79,7 @@ class ReconciliationService:
 
     async def get(self, run_id: UUID) -> ReconciliationReport:
         """One with its findings. Raises NotFoundError."""
-        async with self._database.connection() as connection:
+        async with self._database.snapshot() as connection:
             row = await QUERIES["reconciliations"].row(
                 connection, before=None, id=run_id, source=None, limit=1
             )

@@ -135,4 +135,4 @@ UPDATE webhook_events AS e
        transaction_id = pg_current_xact_id()
  WHERE e.id = ANY (ARRAY(SELECT id FROM chosen))
    AND e.id BETWEEN :first_id AND :last_id
-RETURNING e.id, e.error_code;
+RETURNING e.id, e.error_code, e.order_reference;

@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from paidonce import errors
+from paidonce.audit.model import OURSELVES, AuditEntry
+from paidonce.audit.store import record_entries
 from paidonce.core.events import DEFERRED, EventId, EventStatus, SourceId
-from paidonce.db.audit import AuditEntry, record_entries
 from paidonce.db.pool import Database, Trouble, trouble
 from paidonce.db.queries import Connection
 from paidonce.events.model import first_attempt
@@ -279,7 +280,9 @@ async def _record(
 def _first_attempt(stored: StoredEvent) -> list[AuditEntry]:
     """The entries of the first attempt, if the columns that hold it are about to change."""
     return [
-        AuditEntry(stored.event_id, "paidonce", action, True, details, stored.processed_at)
+        AuditEntry(
+            OURSELVES, action, event_id=stored.event_id, details=details, at=stored.processed_at
+        )
         for action, details in first_attempt(stored.attempts, stored.status, stored.error_code)
     ]
 
@@ -297,7 +300,14 @@ def _entry(done: ReprocessResult, initiator: Initiator) -> AuditEntry:
     given = {name: value for name, value in details.items() if value is not None}
     is_done = done.kind in (ReprocessKind.PROCESSED, ReprocessKind.DUPLICATE)
     success = is_done and done.new_status not in _FAILED
-    return AuditEntry(done.stored.event_id, initiator.actor, "event_reprocessed", success, given)
+    return AuditEntry(
+        initiator.actor,
+        "event_reprocessed",
+        success,
+        event_id=done.stored.event_id,
+        details=given,
+        **(done.result.named if done.result else {}),
+    )
 
 
 def _origin(done: ReprocessResult, initiator: Initiator) -> list[AuditEntry]:
@@ -306,5 +316,11 @@ def _origin(done: ReprocessResult, initiator: Initiator) -> list[AuditEntry]:
         return []
     evidence = {"evidence": str(done.stored.event_id), "signature": done.signature}
     return [
-        AuditEntry(done.event_id, initiator.actor, "event_created_from_evidence", True, evidence)
+        AuditEntry(
+            initiator.actor,
+            "event_created_from_evidence",
+            event_id=done.event_id,
+            details=evidence,
+            **(done.result.named if done.result else {}),
+        )
     ]

@@ -9,9 +9,10 @@ from uuid import UUID
 import orjson
 from uuid_utils.compat import uuid7
 
+from paidonce.audit.model import AuditEntry
+from paidonce.audit.store import record_action, record_entries
 from paidonce.core.actors import Actor
 from paidonce.core.events import EventId, EventStatus
-from paidonce.db.audit import AuditEntry, record_action, record_entries
 from paidonce.db.paging import ListQuery, Page, page_of
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
@@ -238,9 +239,11 @@ async def _discard(
         message=f"discarded: {reason}",
     )
     entries = []
-    for event_id, error_code in rows:
-        details = {"reason": reason, "error_code": error_code}
-        entries.append(AuditEntry(event_id, actor.name, "dead_letter_discarded", True, details))
+    for event_id, error_code, order in rows:
+        named = {"event_id": event_id, "order": order, "reason": reason}
+        details = {"error_code": error_code}
+        entry = AuditEntry(actor.name, "dead_letter_discarded", details=details, **named)
+        entries.append(entry)
     await record_entries(connection, entries)
     return len(rows)
 

@@ -14,8 +14,9 @@ from uuid import UUID
 
 import orjson
 
+from paidonce.audit.model import AuditEntry
+from paidonce.audit.store import record_entries
 from paidonce.core.events import EventId
-from paidonce.db.audit import AuditEntry, record_entries
 from paidonce.db.pool import Database, OwnConnection, Trouble, trouble
 from paidonce.db.queries import Connection
 from paidonce.db.search import LAST_ID
@@ -332,5 +333,5 @@ async def _record_end(
     connection: Connection, replay: ReplayState, success: bool, **result: object
 ) -> None:
     details = {"replay": str(replay.id), "dry_run": replay.dry_run, **result}
-    entry = AuditEntry(None, replay.actor, "replay_finished", success, details)
+    entry = AuditEntry(replay.actor, "replay_finished", success, details=details)
     await record_entries(connection, [entry])

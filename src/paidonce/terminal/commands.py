@@ -23,10 +23,12 @@ _PAGE_FIELDS: Final = ("limit", "cursor")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Limit = Annotated[int, typer.Option(min=1, max=MAX_LISTED, help="How many items at most.")]
 Reason = Annotated[str, typer.Option(help="The reason, for the audit log.")]
+OptionalReason = Annotated[str | None, typer.Option(help="The reason, for the audit log.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 Result = Awaitable[object]
 Call = TypeVar("Call", bound=Callable[..., Result])
+M = TypeVar("M", bound=BaseModel)
 
 
 class Commands(typer.Typer):
@@ -76,7 +78,7 @@ def query_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def expanded(**values: Any) -> None:
         filters = {name: _value(name, field, values.pop(name)) for name, field in fields.items()}
-        command(**{query.name: _query(query.annotation, filters)}, **values)
+        command(**{query.name: validated(query.annotation, **filters)}, **values)
 
     others = [one for one in parameters if one is not query]
     required = [one for one in others if one.default is inspect.Parameter.empty]
@@ -147,9 +149,13 @@ def _value(name: str, field: FieldInfo, given: Any) -> Any:
     return parse_time(f"--{name}", given) if _is_time(field) else given
 
 
-def _query(query_type: type[BaseModel], filters: Mapping[str, Any]) -> BaseModel:
+def validated(model: type[M], /, **values: Any) -> M:
+    """A request or a query with these values, without those that are None.
+
+    Raises InvalidRequestError.
+    """
     try:
-        return query_type(**{name: value for name, value in filters.items() if value is not None})
+        return model(**{name: value for name, value in values.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
         raise InvalidRequestError(f"{first['loc'][0]}: {first['msg']}") from None

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final
@@ -88,6 +88,11 @@ def progress_bar(*columns: ProgressColumn) -> Iterator[Callable[..., None]]:
         yield partial(bar.update, bar.add_task("", total=None))
 
 
+def rfc3339(time: datetime, precision: str = "seconds") -> str:
+    """The time in UTC as RFC 3339. Its year has four digits, which `%Y` does not promise."""
+    return time.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
+
+
 def json_text(value: Any) -> str:
     """Indented JSON."""
     return orjson.dumps(value, default=_json_value, option=orjson.OPT_INDENT_2).decode()
@@ -121,6 +126,6 @@ def _text(value: object) -> str:
         case bool():
             return "yes" if value else "no"
         case datetime():
-            return f"{value:%Y-%m-%d %H:%M:%S}"
+            return rfc3339(value).replace("T", " ")
         case _:
             return str(value)

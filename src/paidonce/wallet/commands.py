@@ -13,10 +13,10 @@ from typing import Final
 
 from uuid_utils.compat import uuid7
 
+from paidonce.audit.model import AuditEntry
 from paidonce.core.events import WalletId
 from paidonce.core.money import format_minor
 from paidonce.core.wallets import Wallet
-from paidonce.db.audit import AuditEntry
 from paidonce.db.pool import Database, OwnConnection, Trouble, away, is_lock_timeout, trouble
 from paidonce.db.queries import Connection, WrittenRow
 from paidonce.errors import DatabaseUnavailableError
@@ -102,7 +102,7 @@ def _audit_entry(actor: str, wallet: Wallet, reservation: Reservation) -> AuditE
         "amount": format_minor(minor, wallet.currency),
         "currency": wallet.currency,
     }
-    return AuditEntry(None, actor, f"wallet_{reservation.status.lower()}", True, details)
+    return AuditEntry(actor, f"wallet_{reservation.status.lower()}", details=details)
 
 
 async def execute(connection: Connection, commands: Sequence[Command]) -> list[CommandResult]:

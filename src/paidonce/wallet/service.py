@@ -6,11 +6,11 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
+from paidonce.audit.store import record_action
 from paidonce.core.actors import HOST, Actor
 from paidonce.core.events import WalletId
 from paidonce.core.money import known_currency, money
 from paidonce.core.orders import MAX_REFERENCE
-from paidonce.db.audit import record_action
 from paidonce.db.paging import Page, page_of
 from paidonce.db.pool import Database
 from paidonce.db.search import read_in_order

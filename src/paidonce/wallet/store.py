@@ -10,9 +10,9 @@ from uuid import UUID
 import asyncpg
 import orjson
 
+from paidonce.audit.model import AuditEntry
 from paidonce.core.events import WalletId
 from paidonce.core.wallets import Wallet
-from paidonce.db.audit import AuditEntry
 from paidonce.db.queries import Connection, WrittenRow, columns_of, load_queries
 from paidonce.wallet.reservations import Command, Reservation, ReservationStatus, Reserve
 

@@ -1005,18 +1005,36 @@ CREATE TYPE written_event_count AS (
 -- Audit -------------------------------------------------------------------------------------
 
 -- Actions of operators, and steps of processing that the columns of the event do not show. A row
--- outlives the event and the payment that it names.
+-- outlives what it names. Its place is (at, id): the list is ordered by time, and the sweep deletes by
+-- time. There is no index on the id alone: nothing looks for one.
 CREATE TABLE audit_log (
-    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    at         timestamptz NOT NULL DEFAULT now(),
-    event_id   uuid,
-    payment_id uuid,
-    actor      text NOT NULL DEFAULT 'paidonce',
-    action     text COLLATE "C" NOT NULL,
-    success    boolean NOT NULL,
-    details    jsonb NOT NULL DEFAULT '{}'
+    id              bigint GENERATED ALWAYS AS IDENTITY,
+    at              timestamptz NOT NULL DEFAULT now(),
+    event_id        uuid,
+    payment_id      uuid,
+    order_reference text COLLATE "C",
+    user_id         uuid,
+    actor           text COLLATE "C" NOT NULL DEFAULT 'paidonce',
+    action          text COLLATE "C" NOT NULL,
+    reason          text,  -- as the operator gave it
+    success         boolean NOT NULL,
+    details         jsonb NOT NULL DEFAULT '{}',
+    PRIMARY KEY (at, id)
 );
 
-CREATE INDEX audit_log_by_event ON audit_log (event_id) WHERE event_id IS NOT NULL;
+CREATE INDEX audit_log_by_event ON audit_log (event_id, at, id) WHERE event_id IS NOT NULL;
 
-CREATE INDEX audit_log_by_payment ON audit_log (payment_id) WHERE payment_id IS NOT NULL;
+CREATE INDEX audit_log_by_payment ON audit_log (payment_id, at, id) WHERE payment_id IS NOT NULL;
+
+CREATE INDEX audit_log_by_order ON audit_log (order_reference, at, id)
+    WHERE order_reference IS NOT NULL;
+
+CREATE INDEX audit_log_by_user ON audit_log (user_id, at, id) WHERE user_id IS NOT NULL;
+
+CREATE INDEX audit_log_by_actor ON audit_log (actor, at, id) WHERE actor <> 'paidonce';
+
+-- Without what is written for many events and for each wallet command.
+CREATE INDEX audit_log_by_action ON audit_log (action, at, id)
+    WHERE action NOT IN ('event_deduped', 'retry_scheduled', 'processing_attempt_started',
+                         'processing_attempt_failed', 'processing_succeeded', 'wallet_reserved',
+                         'wallet_committed', 'wallet_released', 'wallet_expired');

@@ -1,0 +1,1 @@
+"""The audit log: what operators did, and what happened to an event."""
