@@ -46,6 +46,7 @@ LARGE: Final = (
     "refunds",
     "subscriptions",
     "users",
+    "user_emails",
     "orders",
     "wallets",
     "reservations",
@@ -69,8 +70,10 @@ SELECT n, md5(n::text)::uuid AS id,
 
 INSERT INTO sources (name, provider) VALUES ('shop', 'tilda');
 
-INSERT INTO users (id, email, email_key)
-SELECT id, n || '@example.com', n || '@example.com' FROM counted;
+INSERT INTO users (id, email) SELECT id, n || '@example.com' FROM counted;
+
+INSERT INTO user_emails (email_key, email, user_id, is_current)
+SELECT n || '@example.com', n || '@example.com', id, true FROM counted;
 
 INSERT INTO subscriptions (id, user_id, product, status, current_period_end, version)
 SELECT id, id, 'default', 'ACTIVE', now(), 1 FROM counted;
@@ -331,7 +334,7 @@ async def test_loading_finds_every_row_by_an_index(pinned: Connection) -> None:
         user_id=[],
     )
     found = {_table(node) for node in nodes}
-    rows = {"event_keys", "payment_ids", "payments", "users", "subscriptions", "refunds"}
+    rows = {"event_keys", "payment_ids", "payments", "user_emails", "subscriptions", "refunds"}
     assert rows | {"orders", "wallets"} <= found
     assert_no_table_is_read_through(nodes)
     assert_few_rows_are_touched(nodes, 4 * 64)

@@ -54,8 +54,8 @@ payment_rows AS (
        FOR NO KEY UPDATE SKIP LOCKED  -- locks
 ),
 found_users AS (
-    SELECT u.email_key, u.id
-      FROM users AS u
+    SELECT u.email_key, u.user_id
+      FROM user_emails AS u
      WHERE u.email_key = ANY (ARRAY(
          SELECT unnest(:email_key::text[])
          UNION
@@ -67,7 +67,7 @@ wanted_subscriptions AS (
     SELECT s.id, s.user_id
       FROM subscriptions AS s
      WHERE s.user_id IN (
-         SELECT id FROM found_users
+         SELECT user_id FROM found_users
          UNION SELECT user_id FROM payment_rows
          UNION SELECT user_id FROM order_rows
          UNION SELECT unnest(:user_id::uuid[]))
