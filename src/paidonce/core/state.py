@@ -217,6 +217,27 @@ class State:
         references.update(one.order for one in changed_payments if one.order is not None)
         return [self.orders[one] for one in references if one in self.orders]
 
+    def unchecked_owners(
+        self, payments: Iterable[Payment], subscriptions: Iterable[Subscription]
+    ) -> set[UserId]:
+        """The users that changed payments name for the first time, and that nothing else checks.
+
+        An order or a subscription of the user is written with its version: that fails if the user
+        was merged into another one meanwhile.
+        """
+        checked = {one.user_id for one in subscriptions}
+        found: set[UserId] = set()
+        for payment in payments:
+            user_id = payment.user_id
+            if user_id is None or user_id in checked:
+                continue
+            order = self.orders.get(payment.order) if payment.order is not None else None
+            before = self.payments.loaded.get(payment.id)
+            is_known = before is not None and before.user_id == user_id
+            if not is_known and (order is None or order.user_id != user_id):
+                found.add(user_id)
+        return found
+
     def _index_order(self, payment: Payment) -> None:
         if payment.order is not None:
             self.payments_by_order.setdefault(payment.order, set()).add(payment.id)

@@ -218,6 +218,10 @@ class Linker:
             report(processed)
         return processed
 
+    async def run(self, body: Body[T]) -> T:
+        """Run the body in a transaction, again if another transaction was first."""
+        return await self._transaction(body)
+
     async def _transaction(self, body: Body[T]) -> T:
         """Run the body in a transaction, again after a serialization failure.
 

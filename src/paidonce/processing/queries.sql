@@ -225,6 +225,13 @@ ON CONFLICT (source_id, refund_id)
 DO UPDATE SET amount_minor = greatest(refunds.amount_minor, excluded.amount_minor)
         WHERE refunds.payment_id = excluded.payment_id;
 
+-- name: lock_owners
+-- Users that payments name for the first time, without another row of the user that is checked. A merge
+-- of users locks and deletes the user; so either it sees the payments, or this statement fails.
+SELECT require_written(
+    (SELECT count(*) FROM (SELECT 1 FROM users WHERE id = ANY (:user_id::uuid[])
+                            ORDER BY id FOR KEY SHARE) AS found), :expected);
+
 -- name: merge_payments
 -- Payments that are merged into another one: their ids and refunds move there, and they are deleted.
 WITH moved AS (

@@ -8,7 +8,13 @@ from paidonce.api.requests import FromQuery, Operator, Reader
 from paidonce.core.input import Text
 from paidonce.db.paging import Page
 from paidonce.linking.linker import User
-from paidonce.users.model import Email, SubscriptionDetail, SubscriptionView, UserQuery
+from paidonce.users.model import (
+    Email,
+    MergeRequest,
+    SubscriptionDetail,
+    SubscriptionView,
+    UserQuery,
+)
 from paidonce.users.service import UserService
 
 
@@ -42,6 +48,16 @@ def add_to(api: FastAPI, users: UserService) -> None:
         one of another user is 409.
         """
         return await users.change_email(user_id, body.email, actor)
+
+    @api.post("/api/v1/users/{user_id}/merge", tags=["users"])
+    async def merge_users(user_id: UUID, body: MergeRequest, actor: Operator) -> User:
+        """Merge a user into another one, which remains.
+
+        Addresses, payments, orders, subscriptions and wallets go over, and the id of the merged
+        user leads to the remaining one. A repeat is 200. Merging a user into itself is 409, and so
+        is a wallet with open reservations.
+        """
+        return await users.merge(user_id, body.into, actor, body.reason)
 
     @api.get("/api/v1/subscriptions", tags=["subscriptions"])
     async def list_subscriptions(

@@ -6,10 +6,12 @@ from paidonce.core.actors import HOST, Actor
 from paidonce.core.email import is_email
 from paidonce.db.paging import Page, page_of
 from paidonce.db.pool import Database
-from paidonce.db.queries import from_row
+from paidonce.db.queries import Connection, from_row
 from paidonce.errors import InvalidRequestError, NotFoundError
 from paidonce.linking import store as linking_store
 from paidonce.linking.linker import Linker, User
+from paidonce.processing.items import Rules
+from paidonce.users import merge as merging
 from paidonce.users import store
 from paidonce.users.model import SubscriptionDetail, SubscriptionView, UserQuery
 
@@ -37,6 +39,17 @@ class UserService:
         """
         _require_address(email)
         return await self._linker.change_email(user_id, email, actor.name)
+
+    async def merge(self, user_id: UUID, into: UUID, actor: Actor, reason: str) -> User:
+        """Merge a user into another one; returns the remaining one. A repeat changes nothing.
+
+        Raises NotFoundError, or ConflictError: the same user, a wallet with open reservations.
+        """
+
+        async def merge_both(connection: Connection, rules: Rules) -> UUID:
+            return await merging.merge(connection, rules, user_id, into, actor.name, reason)
+
+        return await self.get(await self._linker.run(merge_both))
 
     async def get(self, user_id: UUID) -> User:
         """The user with this id, or the one that it was merged into. Raises NotFoundError."""

@@ -425,6 +425,8 @@ CREATE TABLE wallets (
         reserved_minor >= 0 AND balance_minor >= reserved_minor AND receivable_minor >= 0)
 ) WITH (fillfactor = 75);
 
+CREATE INDEX wallets_merged ON wallets (merged_into) WHERE merged_into IS NOT NULL;
+
 -- Written by the processing of payments, which changes no reservation.
 CREATE TYPE written_wallet AS (
     id uuid, balance_minor bigint, receivable_minor bigint, version bigint
@@ -1031,3 +1033,5 @@ CREATE TABLE audit_log (
 CREATE INDEX audit_log_by_event ON audit_log (event_id) WHERE event_id IS NOT NULL;
 
 CREATE INDEX audit_log_by_payment ON audit_log (payment_id) WHERE payment_id IS NOT NULL;
+
+CREATE INDEX audit_log_by_user ON audit_log ((details ->> 'user_id')) WHERE details ? 'user_id';
