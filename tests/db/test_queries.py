@@ -13,6 +13,7 @@ from paidonce.processing import store as processing_store
 from paidonce.queue import store as queue_store
 from paidonce.statistics import counting
 from paidonce.users import merge as user_merge
+from paidonce.users import person as user_person
 from paidonce.users import store as user_store
 
 TEXT = """
@@ -87,6 +88,7 @@ async def test_a_missing_or_surplus_parameter_is_an_error(database: Database, mo
         events_store,
         user_store,
         user_merge,
+        user_person,
         schema,
         processing_store,
         counting,

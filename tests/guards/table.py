@@ -1925,4 +1925,22 @@ GUARDS: Final = (
         f"{_MERGES}a_merge_waits_for_what_is_being_written[wrong_amount]",
         is_kin=True,
     ),
+    Guard(
+        "events that are not finished are not erased",
+        "USR-4",
+        "users/person.py",
+        '    if row["pending"] or row["dead_letters"]:\n',
+        "    if False:\n",
+        "tests/users/test_person.py::test_events_that_are_not_finished_are_not_erased",
+        is_kin=True,
+    ),
+    Guard(
+        "an erased event is not read again",
+        "USR-4",
+        "replay/reprocess.py",
+        "        if one.is_erased:\n",
+        "        if False:\n",
+        "tests/users/test_person.py::test_a_replay_counts_erased_events_and_changes_nothing",
+        is_kin=True,
+    ),
 )

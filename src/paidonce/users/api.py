@@ -4,8 +4,8 @@ from uuid import UUID
 
 from fastapi import FastAPI, Response
 
-from paidonce.api.requests import FromQuery, Operator, Reader
-from paidonce.core.input import Text
+from paidonce.api.requests import Admin, FromQuery, Operator, Reader
+from paidonce.core.input import Reason, Text
 from paidonce.db.paging import Page
 from paidonce.linking.linker import User
 from paidonce.users.model import (
@@ -15,6 +15,7 @@ from paidonce.users.model import (
     SubscriptionView,
     UserQuery,
 )
+from paidonce.users.person import ErasedUser, UserExport
 from paidonce.users.service import UserService
 
 
@@ -58,6 +59,21 @@ def add_to(api: FastAPI, users: UserService) -> None:
         is a wallet with open reservations.
         """
         return await users.merge(user_id, body.into, actor, body.reason)
+
+    @api.get("/api/v1/users/{user_id}/export", tags=["users"])
+    async def export_user(user_id: UUID, actor: Operator) -> UserExport:
+        """All that is known of a user, in one snapshot, for the person who asks for their data."""
+        return await users.export(user_id, actor)
+
+    @api.post("/api/v1/users/{user_id}/erase", tags=["users"])
+    async def erase_user(user_id: UUID, body: Reason, actor: Admin) -> ErasedUser:
+        """Erase the personal data of a user. This cannot be undone.
+
+        Addresses, and headers and bodies of events, are replaced; money, ids and the audit log
+        stay. Erased events cannot be reprocessed. A repeat erases what has arrived since. While
+        events of the user are not finished it is 409.
+        """
+        return await users.erase(user_id, actor, body.reason)
 
     @api.get("/api/v1/subscriptions", tags=["subscriptions"])
     async def list_subscriptions(

@@ -1,27 +1,35 @@
 """What merchants can ask about users, and do with them."""
 
+from typing import Final
 from uuid import UUID
 
 from paidonce.core.actors import HOST, Actor
 from paidonce.core.email import is_email
+from paidonce.core.masking import Masker
+from paidonce.db.audit import record_action
 from paidonce.db.paging import Page, page_of
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection, from_row
-from paidonce.errors import InvalidRequestError, NotFoundError
+from paidonce.errors import DatabaseUnavailableError, InvalidRequestError, NotFoundError
 from paidonce.linking import store as linking_store
 from paidonce.linking.linker import Linker, User
 from paidonce.processing.items import Rules
 from paidonce.users import merge as merging
-from paidonce.users import store
+from paidonce.users import person, store
 from paidonce.users.model import SubscriptionDetail, SubscriptionView, UserQuery
+from paidonce.users.person import ErasedUser, UserExport, add_erased
+
+MAX_ROUNDS: Final = 100
+"""How many transactions one erasure makes at most."""
 
 
 class UserService:
     """Creates, finds and changes users; shows their subscriptions."""
 
-    def __init__(self, database: Database, linker: Linker) -> None:
+    def __init__(self, database: Database, linker: Linker, masker: Masker) -> None:
         self._database = database
         self._linker = linker
+        self._masker = masker
 
     async def create(self, email: str, actor: Actor = HOST) -> tuple[User, bool]:
         """The user with this verified e-mail address, and whether it is new.
@@ -50,6 +58,31 @@ class UserService:
             return await merging.merge(connection, rules, user_id, into, actor.name, reason)
 
         return await self.get(await self._linker.run(merge_both))
+
+    async def export(self, user_id: UUID, actor: Actor) -> UserExport:
+        """All that is known of a user, in one snapshot. Raises NotFoundError."""
+        async with self._database.connection() as connection:
+            found = await person.export(connection, user_id, self._masker)
+            await record_action(connection, actor.name, "user_exported", user_id=str(found.user.id))
+        return found
+
+    async def erase(self, user_id: UUID, actor: Actor, reason: str) -> ErasedUser:
+        """Erase the personal data of a user; money, ids and the audit log stay.
+
+        A repeat erases what has arrived since. Raises NotFoundError, or ConflictError while events
+        of the user are not finished.
+        """
+
+        async def erase_some(connection: Connection, rules: Rules) -> ErasedUser:
+            return await person.erase(connection, user_id, actor.name, reason)
+
+        erased = await self._linker.run(erase_some)
+        for _ in range(MAX_ROUNDS):
+            more = await self._linker.run(erase_some)
+            erased = add_erased(erased, more)
+            if not (more.events or more.payments or more.orders):
+                return erased
+        raise DatabaseUnavailableError("there is more to erase: erase the user again")
 
     async def get(self, user_id: UUID) -> User:
         """The user with this id, or the one that it was merged into. Raises NotFoundError."""
