@@ -26,6 +26,7 @@ from paidonce.settings import Settings
 from paidonce.statistics import cli as statistics_cli
 from paidonce.terminal.output import stdout
 from paidonce.terminal.session import exit_code, provide_services
+from paidonce.users import cli as users_cli
 from paidonce.wallet import cli as wallet_cli
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ events_cli.commands.operation("reprocess", replay_cli.print_reprocessed)(replay_
 for group in (
     events_cli.commands,
     payments_cli.commands,
+    users_cli.commands,
+    users_cli.subscriptions,
     wallet_cli.commands,
     payouts_cli.commands,
     payouts_cli.views,

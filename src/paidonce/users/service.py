@@ -92,6 +92,17 @@ class UserService:
             raise NotFoundError(f"there is no user {user_id}")
         return from_row(User, row)
 
+    async def find(self, name: str) -> User:
+        """The user with this id or e-mail address. Raises NotFoundError."""
+        return await self.get(await self.id_of(name))
+
+    async def id_of(self, name: str) -> UUID:
+        """The id as it is given, or that of the user with this address. Raises NotFoundError."""
+        try:
+            return UUID(name)
+        except ValueError:
+            return (await self.get_by_email(name)).id
+
     async def search(self, query: UserQuery) -> Page[User]:
         """Users, newest first."""
         if query.email is not None:
