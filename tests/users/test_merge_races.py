@@ -212,6 +212,20 @@ async def test_an_order_and_a_wallet_that_are_being_created_go_over(people: Peop
     await people.check()
 
 
+async def test_a_change_of_address_waits_for_a_merge(people: People) -> None:
+    """USR-1 USR-2: the address is that of the remaining user."""
+    users = people.services.users
+    changed, _ = await asyncio.gather(
+        users.change_email(people.gone, "new@example.com", SOMEBODY), people.merge()
+    )
+    assert changed.id in (people.gone, people.into)
+    await people.check()
+    (user,) = await users.find_by_email("new@example.com")
+    assert user.id == people.into
+    addresses = {user.email, *user.former_emails}
+    assert addresses == {"gone@example.com", "into@example.com", "new@example.com"}
+
+
 async def test_payments_and_a_merge_at_the_same_time(people: People, worker: Worker) -> None:
     """USR-2 PAY-3: whatever the interleaving, every payment counts once for the remaining user."""
     shop = people.shop

@@ -222,21 +222,21 @@ class State:
     ) -> set[UserId]:
         """The users that changed payments name for the first time, and that nothing else checks.
 
-        An order or a subscription of the user is written with its version: that fails if the user
-        was merged into another one meanwhile.
+        An order or a subscription of the user is written with its version, or with a foreign key:
+        that fails if the user was merged into another one meanwhile. A payment without an order
+        gets its period together with its user.
         """
-        checked = {one.user_id for one in subscriptions}
         found: set[UserId] = set()
         for payment in payments:
             user_id = payment.user_id
-            if user_id is None or user_id in checked:
+            if user_id is None or (payment.order is None and payment.subscription_id is not None):
                 continue
             order = self.orders.get(payment.order) if payment.order is not None else None
             before = self.payments.loaded.get(payment.id)
             is_known = before is not None and before.user_id == user_id
             if not is_known and (order is None or order.user_id != user_id):
                 found.add(user_id)
-        return found
+        return found - {one.user_id for one in subscriptions} if found else found
 
     def _index_order(self, payment: Payment) -> None:
         if payment.order is not None:

@@ -17,6 +17,7 @@ _USER_BY_ID: Final = QUERIES["users"].without("email")
 _USER_BY_EMAIL: Final = QUERIES["users"].without("id", "locks")
 _USER_BY_ID_WITHOUT_LOCK: Final = _USER_BY_ID.without("locks")
 
+MAX_READS: Final = 2
 MAX_EMAILS: Final = 1_000
 """How many former addresses of a user are shown."""
 
@@ -47,10 +48,11 @@ async def user_by_id(connection: Connection, user_id: UUID) -> asyncpg.Record | 
 
 async def lock_user(connection: Connection, user_id: UUID) -> asyncpg.Record:
     """The same, locked: its addresses do not change. Raises NotFoundError."""
-    row = await _user(connection, _USER_BY_ID, user_id)
-    if row is None:
-        raise NotFoundError(f"there is no user {user_id}")
-    return row
+    for _ in range(MAX_READS):
+        row = await _user(connection, _USER_BY_ID, user_id)
+        if row is not None:  # else there is none, or it was merged while we waited for the lock
+            return row
+    raise NotFoundError(f"there is no user {user_id}")
 
 
 async def _user(connection: Connection, query: Query, user_id: UUID) -> asyncpg.Record | None:
