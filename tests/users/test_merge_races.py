@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from uuid import UUID
 
@@ -278,3 +278,20 @@ async def test_periods_are_those_of_all_grants_whatever_the_order_of_refunds(
     assert returned["period_end"] - returned["period_start"] < DAYS
     assert row["current_period_end"] - returned["period_end"] == 2 * DAYS
     assert granted["applied_at"] is not None
+
+
+async def test_a_period_that_a_refund_kept_is_kept_by_a_merge(people: People) -> None:
+    """USR-2 FUL-7: with `refunds.subscription = "keep"`."""
+    shop = replace(
+        people.shop, rules=replace(people.shop.rules, kept_on_refund=frozenset({Kind.SUBSCRIPTION}))
+    )
+    services = Services(shop.database, shop.rules)
+    keeping = replace(people, shop=shop, services=services)
+    for name, email in (("a", "gone"), ("b", "into")):
+        await keeping.pay(shop.paid(name, email=f"{email}@example.com"))
+    await keeping.pay(shop.event(EventType.REFUNDED, "a", amount_minor=99_000, currency="RUB"))
+    await keeping.merge()
+    row = await shop.one("SELECT current_period_end FROM subscriptions")
+    first = await shop.one("SELECT min(period_start) AS start FROM payments")
+    assert row["current_period_end"] == first["start"] + 2 * DAYS
+    await services.wallet_commands.stop()

@@ -7,9 +7,13 @@ SELECT id, erased_at FROM users WHERE id = ANY (:id::uuid[]) ORDER BY id FOR UPD
 
 -- name: lock_orders
 SELECT id FROM orders
- WHERE user_id = :gone_id
-    OR wallet_id IN (SELECT id FROM wallets WHERE owner = :gone_id::uuid::text)
- ORDER BY id LIMIT :limit FOR NO KEY UPDATE;
+ WHERE id = ANY (ARRAY(
+     SELECT id FROM orders WHERE user_id = :gone_id
+     UNION
+     SELECT o.id FROM wallets AS w JOIN orders AS o ON o.wallet_id = w.id
+      WHERE w.owner = :gone_id::uuid::text
+      LIMIT :limit))
+ ORDER BY id FOR NO KEY UPDATE;
 
 -- name: lock_payments
 -- Of both users: their periods may change.

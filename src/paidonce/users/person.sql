@@ -61,8 +61,11 @@ SELECT e.id, s.name AS source, e.type, e.key, e.status, e.error_code, e.error_me
 -- Also those that were merged into them: their entries explain the money.
 SELECT w.id, w.currency, w.balance_minor, w.reserved_minor, w.receivable_minor, w.merged_into, w.created_at
   FROM wallets AS w
- WHERE w.owner = ANY (:owner::text[])
-    OR w.merged_into IN (SELECT id FROM wallets WHERE owner = ANY (:owner::text[]))
+ WHERE w.id IN (
+     SELECT id FROM wallets WHERE owner = ANY (:owner::text[])
+     UNION
+     SELECT m.id FROM wallets AS o JOIN wallets AS m ON m.merged_into = o.id
+      WHERE o.owner = ANY (:owner::text[]))
  ORDER BY w.id DESC LIMIT :limit;
 
 -- name: entries
