@@ -18,11 +18,13 @@ from paidonce.core.money import Money
 from paidonce.core.orders import Kind, Order
 from paidonce.db.pool import Trouble, trouble
 from paidonce.db.queries import Connection
+from paidonce.errors import ConflictError
 from paidonce.linking.linker import Linker
 from paidonce.processing.items import Incoming, ResultKind
 from paidonce.processing.process import process, process_without_locks
 from paidonce.processing.transactions import Processor
 from paidonce.queue.worker import Worker
+from paidonce.users import merge as merging
 from tests.support.batches import DAYS, Stage, somebody_waits
 
 SOMEBODY = Actor("somebody", Scope.ADMIN)
@@ -295,3 +297,15 @@ async def test_a_period_that_a_refund_kept_is_kept_by_a_merge(people: People) ->
     first = await shop.one("SELECT min(period_start) AS start FROM payments")
     assert row["current_period_end"] == first["start"] + 2 * DAYS
     await services.wallet_commands.stop()
+
+
+async def test_users_with_too_many_payments_are_not_merged(
+    people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """USR-2: a merge is one transaction of limited size."""
+    monkeypatch.setattr(merging, "MAX_ROWS", 1)
+    for name in ("a", "b"):
+        await people.pay(people.shop.paid(name, email="gone@example.com"))
+    with pytest.raises(ConflictError, match="too large"):
+        await people.merge()
+    assert (await people.services.users.get(people.gone)).id == people.gone

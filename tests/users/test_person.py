@@ -291,3 +291,17 @@ def test_a_body_that_is_no_text_is_exported_in_base64(shared: Shared) -> None:
     (found,) = exported(service, user)["events"]
     assert found["evidence"]["encoding"] == "base64"
     assert base64.b64decode(found["evidence"]["body"]) == b"\xff\x00"
+
+
+async def test_a_user_with_too_many_payments_is_not_erased(
+    shop: Stage, processor: Processor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """USR-4: all of the person is erased, or nothing."""
+    monkeypatch.setattr(person, "MAX_ROWS", 1)
+    services = Services(shop.database, shop.rules)
+    user_id = await shop.user("p@example.com")
+    await processor.process([shop.paid("p")])
+    with pytest.raises(ConflictError, match="too many"):
+        await services.users.erase(user_id, SOMEBODY, "asked")
+    assert await shop.rows("SELECT 1 FROM webhook_events WHERE erased_at IS NOT NULL") == []
+    await services.wallet_commands.stop()
