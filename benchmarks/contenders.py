@@ -129,8 +129,13 @@ class Paidonce(HttpContender):
     def users_statement(self, users: int) -> str:
         """Addresses that are already in normal form."""
         return f"""
-            INSERT INTO users (id, email, email_key, created_at, updated_at)
-            SELECT gen_random_uuid(), email, email, now(), now() FROM ({emails_of(users)}) AS new
+            WITH new AS (
+                INSERT INTO users (id, email)
+                SELECT gen_random_uuid(), email FROM ({emails_of(users)}) AS given
+                RETURNING id, email
+            )
+            INSERT INTO user_emails (email_key, email, user_id, is_current)
+            SELECT email, email, id, true FROM new
         """
 
     def running(self, url: str, *, work_dir: Path) -> AbstractAsyncContextManager[HttpServer]:

@@ -1,10 +1,14 @@
 -- name: add_users
 -- Users, each with a subscription that payments extend.
 WITH new AS (
-    INSERT INTO users (id, email, email_key)
-    SELECT uuidv7(), email, email
+    INSERT INTO users (id, email)
+    SELECT uuidv7(), email
       FROM unnest(:email::text[]) AS email
-    RETURNING id
+    RETURNING id, email
+),
+addresses AS (
+    INSERT INTO user_emails (email_key, email, user_id, is_current)
+    SELECT email, email, id, true FROM new
 )
 INSERT INTO subscriptions (id, user_id, product, status, current_period_end, version)
 SELECT uuidv7(), id, :product, 'ACTIVE', now() + interval '30 days', 1
@@ -21,7 +25,8 @@ WITH new AS MATERIALIZED (
       FROM unnest(:owner::text[]) WITH ORDINALITY AS owner (email, position)
      CROSS JOIN LATERAL (SELECT :first::bigint + position - 1) AS counted (n)
      CROSS JOIN LATERAL (SELECT :span::interval * (1 - n::float8 / :total::bigint)) AS past (age)
-      JOIN users AS u ON u.email_key = owner.email
+      JOIN user_emails AS e ON e.email_key = owner.email
+      JOIN users AS u ON u.id = e.user_id
       JOIN subscriptions AS s ON s.user_id = u.id
      ORDER BY n
 ),

@@ -12,7 +12,9 @@ from paidonce.keys import service as key_service
 from paidonce.processing import store as processing_store
 from paidonce.queue import store as queue_store
 from paidonce.statistics import counting
-from paidonce.users import service as user_service
+from paidonce.users import merge as user_merge
+from paidonce.users import person as user_person
+from paidonce.users import store as user_store
 
 TEXT = """
 -- A comment before everything.
@@ -84,7 +86,9 @@ async def test_a_missing_or_surplus_parameter_is_an_error(database: Database, mo
         queue_store,
         key_service,
         events_store,
-        user_service,
+        user_store,
+        user_merge,
+        user_person,
         schema,
         processing_store,
         counting,

@@ -114,7 +114,13 @@ PAYMENT: dict[str, Any] = {
     "refunded_minor": 0,
     "version": 1,
 }
-USER: dict[str, Any] = {"id": UUID(int=5), "email": "A@b", "email_key": "a@b"}
+USER: dict[str, Any] = {"id": UUID(int=5), "email": "A@b"}
+EMAIL: dict[str, Any] = {
+    "email_key": "a@b",
+    "email": "A@b",
+    "user_id": UUID(int=5),
+    "is_current": True,
+}
 SUBSCRIPTION: dict[str, Any] = {
     "id": UUID(int=2),
     "user_id": USER["id"],
@@ -274,6 +280,7 @@ PAYMENT_VIEW: dict[str, Any] = {
     "updated_at": NOW,
 }
 RIGHT = {
+    "users": USER | {"id": UUID(int=77)},
     "wallet_payments": WALLET_PAYMENT,
     "gateway_callbacks": CALLBACK,
     "payment_views": PAYMENT_VIEW,
@@ -375,6 +382,7 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("webhook_events", "webhook_events_forged_is_final", {"signature_valid": False}),
     ("webhook_events", "webhook_events_conflict", {**FAILED, "conflicts_with": OTHER_ID}),
     ("webhook_events", "webhook_events_conflict", {**FAILED, "error_code": "PAYLOAD_CONFLICT"}),
+    ("webhook_events", "webhook_events_erased_is_final", {"erased_at": NOW, "raw_body": b"x"}),
     ("webhook_events", "webhook_events_attempts_check", {"attempts": -1}),
     ("payments", "payments_amounts", {"captured_minor": -1}),
     ("payments", "payments_amounts", {"refund_total_minor": -1}),
@@ -413,6 +421,9 @@ WRONG: list[tuple[str, str, dict[str, Any]]] = [
     ("wallets", "wallets_never_negative", {"balance_minor": -1}),
     ("wallets", "wallets_never_negative", {"balance_minor": 1, "reserved_minor": 2}),
     ("wallets", "wallets_never_negative", {"receivable_minor": -1}),
+    ("wallets", "wallets_merged_is_empty", {"balance_minor": 5, "merged_into": OTHER_ID}),
+    ("users", "users_erased_has_no_email", {"id": OTHER_ID, "email": None}),
+    ("users", "users_erased_has_no_email", {"id": OTHER_ID, "erased_at": NOW}),
     ("wallets", "wallets_version_check", {"version": 0}),
     ("ledger_entries", "ledger_entries_amount_minor_check", {"amount_minor": 0}),
     ("reservations", "reservations_amount_minor_check", {"amount_minor": 0}),
@@ -555,7 +566,8 @@ async def test_every_constraint_is_validated(connection: Connection) -> None:
         ("nonces", {"fingerprint": b"f" * 16}),
         ("payment_ids", {"payment_id": OTHER_ID}),
         ("refunds", {"payment_id": OTHER_ID, "amount_minor": 7}),
-        ("users", {"id": OTHER_ID, "email": "a@B"}),
+        ("user_emails", {"email": "a@B", "is_current": False}),
+        ("user_emails", {"email_key": "c@d"}),
         ("subscriptions", {"id": OTHER_ID, "status": "INACTIVE"}),
         ("orders", {"id": OTHER_ID, "amount_minor": 5}),
         ("wallet_payments", {"amount_minor": 5}),
@@ -571,9 +583,8 @@ async def test_what_must_be_unique_is_unique_by_constraint(
 ) -> None:
     """INB-1 PAY-1 PAY-6 FUL-1"""
     identity = {"source_id": 1, "kind": "payment", "external_id": "p", "payment_id": UUID(int=1)}
-    right = {**RIGHT, "users": USER, "payment_ids": identity}[table]
-    if table != "users":
-        await insert(connection, "users", USER)
+    right = {**RIGHT, "user_emails": EMAIL, "payment_ids": identity}[table]
+    await insert(connection, "users", USER)
     if table == "reservations":
         await insert(connection, "wallets", WALLET)
     await insert(connection, table, right)
@@ -615,7 +626,7 @@ async def test_text_keys_compare_byte_by_byte(connection: Connection) -> None:
     for wanted in [
         ("payment_ids", "external_id"),
         ("refunds", "refund_id"),
-        ("users", "email_key"),
+        ("user_emails", "email_key"),
         ("orders", "reference"),
         ("webhook_events", "external_payment_id"),
     ]:

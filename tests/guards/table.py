@@ -60,6 +60,7 @@ _WALLET: Final = "tests/wallet/test_locks.py::test_"
 _WALLET_QUEUE: Final = "tests/wallet/test_group_commit.py::test_"
 _PAYMENTS: Final = "tests/payouts/test_processor.py::test_"
 _REVIEWS: Final = "tests/payouts/test_reviews.py::test_"
+_MERGES: Final = "tests/users/test_merge_races.py::test_"
 _SHOWN: Final = "tests/payouts/test_views.py::test_"
 
 
@@ -1991,6 +1992,59 @@ GUARDS: Final = (
         'connection.transaction(isolation="repeatable_read", readonly=True),',
         "connection.transaction(readonly=True),",
         "tests/db/test_snapshot.py::test_an_order_that_is_paid_while_it_is_read_is_shown_as_it_was",
+        is_kin=True,
+    ),
+    Guard(
+        "a payment that names a user locks it, if no other row of the user is written",
+        "USR-2",
+        _WRITING,
+        "    if changes.owners:\n",
+        "    if False:\n",
+        f"{_MERGES}a_merge_between_loading_and_writing_is_noticed[wrong_amount]",
+    ),
+    Guard(
+        "a user that is gone when its row is written is a lost race",
+        "USR-2",
+        "db/pool.py",
+        '"55P03", "23503")',
+        '"55P03")',
+        f"{_MERGES}a_merge_between_loading_and_writing_is_noticed[new_subscription]",
+        is_kin=True,
+    ),
+    Guard(
+        "an order that is merged has a new version",
+        "USR-2",
+        "users/merge.sql",
+        "UPDATE orders SET user_id = :into_id, version = version + 1,",
+        "UPDATE orders SET user_id = :into_id,",
+        f"{_MERGES}a_merge_between_loading_and_writing_is_noticed[order]",
+        is_kin=True,
+    ),
+    Guard(
+        "a merge locks its users before it moves anything",
+        "USR-2",
+        "users/merge.sql",
+        " ORDER BY id FOR UPDATE;\n\n-- name: lock_orders",
+        " ORDER BY id FOR KEY SHARE;\n\n-- name: lock_orders",
+        f"{_MERGES}a_merge_waits_for_what_is_being_written[wrong_amount]",
+        is_kin=True,
+    ),
+    Guard(
+        "events that are not finished are not erased",
+        "USR-4",
+        "users/person.py",
+        '    if row["pending"] or row["dead_letters"]:\n',
+        "    if False:\n",
+        "tests/users/test_person.py::test_events_that_are_not_finished_are_not_erased",
+        is_kin=True,
+    ),
+    Guard(
+        "an erased event is not read again",
+        "USR-4",
+        "replay/reprocess.py",
+        "        if one.is_erased:\n",
+        "        if False:\n",
+        "tests/users/test_person.py::test_a_replay_counts_erased_events_and_changes_nothing",
         is_kin=True,
     ),
 )

@@ -32,6 +32,7 @@ from paidonce.processing.items import QueueName
 from paidonce.providers.contract import FINGERPRINT_VERSION
 from paidonce.queue import store as queue_store
 from paidonce.replay import store as replay_store
+from paidonce.users import merge, person
 
 ROWS: Final = 20_000
 UNUSUAL: Final = 20
@@ -46,6 +47,7 @@ LARGE: Final = (
     "refunds",
     "subscriptions",
     "users",
+    "user_emails",
     "orders",
     "wallets",
     "reservations",
@@ -69,8 +71,10 @@ SELECT n, md5(n::text)::uuid AS id,
 
 INSERT INTO sources (name, provider) VALUES ('shop', 'tilda');
 
-INSERT INTO users (id, email, email_key)
-SELECT id, n || '@example.com', n || '@example.com' FROM counted;
+INSERT INTO users (id, email) SELECT id, n || '@example.com' FROM counted;
+
+INSERT INTO user_emails (email_key, email, user_id, is_current)
+SELECT n || '@example.com', n || '@example.com', id, true FROM counted;
 
 INSERT INTO subscriptions (id, user_id, product, status, current_period_end, version)
 SELECT id, id, 'default', 'ACTIVE', now(), 1 FROM counted;
@@ -331,7 +335,7 @@ async def test_loading_finds_every_row_by_an_index(pinned: Connection) -> None:
         user_id=[],
     )
     found = {_table(node) for node in nodes}
-    rows = {"event_keys", "payment_ids", "payments", "users", "subscriptions", "refunds"}
+    rows = {"event_keys", "payment_ids", "payments", "user_emails", "subscriptions", "refunds"}
     assert rows | {"orders", "wallets"} <= found
     assert_no_table_is_read_through(nodes)
     assert_few_rows_are_touched(nodes, 4 * 64)
@@ -595,6 +599,44 @@ async def test_payments_of_a_new_user_are_found_by_an_index(pooled: Connection) 
     nodes = await explained(pooled, query, warm=6, **values)
     assert_no_table_is_read_through(nodes)
     assert_few_rows_are_touched(nodes, 5)
+
+
+OF_USER: Final[list[tuple[Query, dict[str, Any]]]] = [
+    (linking_store.QUERIES["users"].without("id", "locks"), {"max_emails": 9}),
+    (linking_store.QUERIES["users"].without("email"), {"max_emails": 9}),
+    (merge.QUERIES["lock_orders"], {"limit": 9}),
+    (merge.QUERIES["lock_payments"], {"limit": 9}),
+    (merge.QUERIES["move_payments"], {}),
+    (merge.QUERIES["join_subscriptions"], {}),
+    (merge.QUERIES["move_audit"], {}),
+    (person.QUERIES["person"], {"limit": 9}),
+    (person.QUERIES["wallets"], {"limit": 9}),
+    (person.QUERIES["events"], {"limit": 9, "max_body": 9}),
+    (person.QUERIES["unfinished_events"], {}),
+    (person.QUERIES["erase_events"], {"limit": 9}),
+]
+
+
+@pytest.mark.parametrize(("query", "others"), OF_USER, ids=[one.name for one, _ in OF_USER])
+async def test_what_belongs_to_a_user_is_found_by_indexes(
+    pooled: Connection, query: Query, others: dict[str, Any]
+) -> None:
+    """DAT-2 USR-2 USR-3 USR-4"""
+    row = await pooled.fetchrow(
+        "SELECT user_id, id FROM payments WHERE user_id IS NOT NULL LIMIT 1"
+    )
+    assert row is not None
+    into = await pooled.fetchval("SELECT id FROM users WHERE id <> $1 LIMIT 1", row["user_id"])
+    given: dict[str, Any] = {
+        "id": [row["user_id"]] if query.name == "lock_payments" else row["user_id"],
+        "user_id": row["user_id"],
+        "gone_id": row["user_id"],
+        "into_id": into,
+        "email_key": "7@example.com",
+        "payment_id": [row["id"]],
+        "owner": ["w-7"],
+    }
+    assert_no_table_is_read_through(await explained(pooled, query, **given, **others))
 
 
 PAGE: Final = 100

@@ -44,7 +44,7 @@ class Services:
     ) -> None:
         linker = Linker(database, rules)
         self.wallet_commands = WalletCommands(database)
-        self.users = UserService(database, linker)
+        self.users = UserService(database, linker, rules.masker)
         self.wallets = WalletService(database, self.wallet_commands, wallet)
         self.orders = OrderService(database, rules, linker, self.users, self.wallets)
         self.payments = PaymentService(database, linker, self.users)

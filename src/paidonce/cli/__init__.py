@@ -28,6 +28,7 @@ from paidonce.settings import Settings
 from paidonce.statistics import cli as statistics_cli
 from paidonce.terminal.output import stdout
 from paidonce.terminal.session import exit_code, provide_services
+from paidonce.users import cli as users_cli
 from paidonce.wallet import cli as wallet_cli
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ for group in (
     events_cli.commands,
     payments_cli.commands,
     orders_cli.commands,
+    users_cli.commands,
+    users_cli.subscriptions,
     wallet_cli.commands,
     payouts_cli.commands,
     payouts_cli.views,

@@ -7,7 +7,8 @@ from typing import Final
 MAX_EMAIL: Final = 254
 """The longest address that SMTP can carry."""
 
-_ADDRESS: Final = re.compile(r"\S+@[^\s@]+")
+_ADDRESS: Final = re.compile(r"""(?:[^\s@<>()\[\]",:;\\]+|"[^\s"\\]+")@[^\s@<>()",:;\\]+""")
+"""One address, without a name and without brackets; what is before the @ may be quoted."""
 _ADDRESS_IN_TEXT: Final = re.compile(r"[^\s@<>\"'(),:;]+@[^\s@<>\"'(),:;]+")
 
 
@@ -22,7 +23,7 @@ def email_key(email: str) -> str:
 
 
 def is_email(text: str) -> bool:
-    """Whether the text has the form of an address: something, an @, something, no blanks."""
+    """Whether the text has the form of exactly one address, without a name or blanks."""
     return len(text) <= MAX_EMAIL and text.isprintable() and bool(_ADDRESS.fullmatch(text))
 
 

@@ -11,7 +11,7 @@ one has none left, the order stays paid by that payment.
 from dataclasses import replace
 from datetime import datetime
 
-from paidonce.core.events import Code
+from paidonce.core.events import PROCESSED, Code, SubscriptionId
 from paidonce.core.money import Money
 from paidonce.core.orders import Kind, Order, mark_paid, mark_unpaid
 from paidonce.core.payments import Payment
@@ -197,6 +197,14 @@ def review_refunds(payment: Payment) -> Code | None:
     return Code.REFUND_EXCESS if 0 < facts.captured_minor < facts.refunded_minor else None
 
 
+def reschedule(state: State, subscription_id: SubscriptionId, now: datetime) -> Decision:
+    """The periods of a subscription computed anew, as after two users became one."""
+    grants = state.grants_of(subscription_id)
+    if not grants:
+        return Decision(PROCESSED)
+    return _reschedule(state, Decision(PROCESSED, grants[0], grants[0]), grants[0], now)
+
+
 def _reschedule(state: State, decision: Decision, payment: Payment, now: datetime) -> Decision:
     """Compute the periods of the subscription anew, if the payment granted one."""
     if payment.subscription_id is None:
@@ -231,11 +239,12 @@ def _grant(state: State, payment: Payment) -> Grant:
     plan = state.plans.find(payment.plan_id, facts.paid_at) if facts.paid_at else None
     duration = plan.duration if plan else Duration(0, payment.period_end - payment.period_start)
     returned_at = facts.returned_at or facts.canceled_at or facts.refunded_at
+    is_kept = payment.is_in_effect or Kind.SUBSCRIPTION in state.kept_on_refund
     return Grant(
         payment.id,
         payment.granted_at or payment.applied_at,
         duration,
-        None if payment.is_in_effect else returned_at,
+        None if is_kept else returned_at,
     )
 
 

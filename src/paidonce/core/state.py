@@ -237,6 +237,27 @@ class State:
         references.update(one.order for one in changed_payments if one.order is not None)
         return [self.orders[one] for one in references if one in self.orders]
 
+    def unchecked_owners(
+        self, payments: Iterable[Payment], subscriptions: Iterable[Subscription]
+    ) -> set[UserId]:
+        """The users that changed payments name for the first time, and that nothing else checks.
+
+        An order or a subscription of the user is written with its version, or with a foreign key:
+        that fails if the user was merged into another one meanwhile. A payment without an order
+        gets its period together with its user.
+        """
+        found: set[UserId] = set()
+        for payment in payments:
+            user_id = payment.user_id
+            if user_id is None or (payment.order is None and payment.subscription_id is not None):
+                continue
+            order = self.orders.get(payment.order) if payment.order is not None else None
+            before = self.payments.loaded.get(payment.id)
+            is_known = before is not None and before.user_id == user_id
+            if not is_known and (order is None or order.user_id != user_id):
+                found.add(user_id)
+        return found - {one.user_id for one in subscriptions} if found else found
+
     def _index_order(self, payment: Payment) -> None:
         if payment.order is not None:
             self.payments_by_order.setdefault(payment.order, set()).add(payment.id)

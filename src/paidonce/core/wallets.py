@@ -57,6 +57,29 @@ def debit(wallet: Wallet, amount_minor: int, source_id: SourceId) -> Moved:
     return after, _movement(wallet, source_id, -covered, -owed)
 
 
+def merge_wallets(gone: Wallet, kept: Wallet) -> tuple[Wallet, Wallet, tuple[LedgerEntry, ...]]:
+    """Move all money and all debt of a wallet to another one of the same currency.
+
+    What the remaining wallet can cover of the debt is covered at once.
+    """
+    assert gone.currency == kept.currency
+    assert gone.reserved_minor == 0
+    balance_minor = kept.balance_minor + gone.balance_minor
+    receivable_minor = kept.receivable_minor + gone.receivable_minor
+    covered = min(balance_minor - kept.reserved_minor, receivable_minor)
+    after = replace(
+        kept, balance_minor=balance_minor - covered, receivable_minor=receivable_minor - covered
+    )
+    entries = (
+        LedgerEntry(f"wallet:{gone.id}", -gone.balance_minor),
+        LedgerEntry(f"receivable:{gone.id}", gone.receivable_minor),
+        LedgerEntry(f"wallet:{kept.id}", after.balance_minor - kept.balance_minor),
+        LedgerEntry(f"receivable:{kept.id}", kept.receivable_minor - after.receivable_minor),
+    )
+    emptied = replace(gone, balance_minor=0, receivable_minor=0)
+    return emptied, after, tuple(entry for entry in entries if entry.amount_minor)
+
+
 def _movement(
     wallet: Wallet, source_id: SourceId, balance_minor: int, owed_minor: int
 ) -> tuple[LedgerEntry, ...]:

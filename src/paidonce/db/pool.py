@@ -61,7 +61,8 @@ class Trouble(Enum):
     POISON = auto()  # the database rejects a value of one event
 
 
-_RERUN_CODES: Final = ("40001", "40P01", "0A000", "55P03")
+_RERUN_CODES: Final = ("40001", "40P01", "0A000", "55P03", "23503")
+"""The last one: what a row names existed when it was read, as a user that was merged since."""
 _AWAY_CLASSES: Final = ("08", "53", "57")
 
 

@@ -80,6 +80,7 @@ class EventView:
     conflicts_with: UUID | None
     remote_address: str | None
     request_id: str
+    erased_at: datetime | None
     transaction_id: str | None
     test: bool
 

@@ -5,7 +5,7 @@
 SELECT e.id, e.key, e.type, e.status, e.error_code, e.error_message, e.external_payment_id AS payment,
        e.order_reference AS "order", e.attempts, e.received_at, e.processed_at, e.occurred_at,
        e.is_test, e.signature_valid, e.signature_method, e.request_id, e.conflicts_with,
-       e.remote_address, e.transaction_id::text AS transaction_id,
+       e.remote_address, e.erased_at, e.transaction_id::text AS transaction_id,
        (SELECT s.name FROM sources AS s WHERE s.id = e.source_id) AS source,
        (SELECT s.provider FROM sources AS s WHERE s.id = e.source_id) AS provider,
        (SELECT min(d.run_at) FROM event_queue AS d WHERE d.event_id = e.id) AS next_attempt_at,
@@ -25,7 +25,7 @@ SELECT e.id, e.key, e.type, e.status, e.error_code, e.error_message, e.external_
         SELECT e.id, e.source_id, e.key, e.type, e.status, e.error_code, e.error_message,
                e.external_payment_id, e.order_reference, e.attempts, e.received_at,
                e.processed_at, e.occurred_at, e.is_test, e.signature_valid, e.signature_method,
-               e.request_id, e.conflicts_with, e.remote_address, e.transaction_id
+               e.request_id, e.conflicts_with, e.remote_address, e.erased_at, e.transaction_id
           FROM webhook_events AS e
          WHERE e.id >= :first_id AND e.id <= :last_id
            AND e.id = ANY (ARRAY(  -- by payments

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
+from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
@@ -23,7 +24,7 @@ from paidonce.core.events import PaymentId, UserId
 from paidonce.core.operator_refunds import OperatorRefund, require_same
 from paidonce.core.orders import Order
 from paidonce.db.pool import Database, Trouble, trouble
-from paidonce.db.queries import Connection
+from paidonce.db.queries import Connection, from_row
 from paidonce.errors import DatabaseUnavailableError
 from paidonce.linking import store
 from paidonce.processing import hook_calls
@@ -52,8 +53,10 @@ class User:
     """A user, whose payments can be applied."""
 
     id: UserId
-    email: str
+    email: str | None  # null: the user was erased
+    former_emails: list[str]
     created_at: datetime
+    erased_at: datetime | None
 
 
 class Linker:
@@ -73,8 +76,27 @@ class Linker:
             row, is_new = await store.create_user(connection, uuid7(), email)
             if is_new:
                 await record_action(connection, actor, "user_created", user_id=row["id"])
-            return User(row["id"], row["email"], row["created_at"]), is_new
+            return from_row(User, row), is_new
 
+        return await self._create_email(email, create)
+
+    async def change_email(self, user_id: UUID, email: str, actor: str) -> User:
+        """Give the user another address; payments that wait for it are applied.
+
+        Raises NotFoundError, or ConflictError if another user has it.
+        """
+
+        async def change(connection: Connection) -> User:
+            before = await store.lock_user(connection, user_id)
+            user = from_row(User, await store.change_email(connection, user_id, email))
+            if user.email != before["email"]:
+                await record_action(connection, actor, "email_changed", user_id=user.id)
+            return user
+
+        return await self._create_email(email, change)
+
+    async def _create_email(self, email: str, create: Callable[[Connection], Awaitable[T]]) -> T:
+        """Create what makes the address known, and process what is blocked on it."""
         key = email_key(email)
         process = partial(self._process_email, key)
         return await self._create(blocked_on_email(key), create, process)
@@ -220,6 +242,10 @@ class Linker:
             processed = await self._transaction(attempt)
             report(processed)
         return processed
+
+    async def run(self, body: Body[T]) -> T:
+        """Run the body in a transaction, again if another transaction was first."""
+        return await self._transaction(body)
 
     async def _transaction(self, body: Body[T]) -> T:
         """Run the body in a transaction, again after a serialization failure.

@@ -1,11 +1,54 @@
 -- name: create_user
-INSERT INTO users (id, email, email_key)
-VALUES (:id, :email, :email_key)
-ON CONFLICT (email_key) DO NOTHING
-RETURNING id, email, created_at;
+-- No row: the address is the current one of a user. A former address of another user goes over to the
+-- new one. Fails if another transaction created a user with it meanwhile; the caller locks its name.
+WITH new AS (
+    INSERT INTO users (id, email)
+    SELECT :id, :email
+     WHERE NOT EXISTS (SELECT 1 FROM user_emails WHERE email_key = :email_key AND is_current)
+    RETURNING id, email, created_at
+),
+named AS (
+    INSERT INTO user_emails (email_key, email, user_id, is_current)
+    SELECT :email_key, :email, id, true FROM new
+    ON CONFLICT (email_key)
+    DO UPDATE SET email = excluded.email, user_id = excluded.user_id, is_current = true,
+                  created_at = now()
+            WHERE NOT user_emails.is_current
+    RETURNING 1
+)
+SELECT new.id, new.email, new.created_at, NULL::timestamptz AS erased_at, '{}'::text[] AS former_emails,
+       require_written((SELECT count(*) FROM named), 1)
+  FROM new;
 
--- name: user_by_email
-SELECT id, email, created_at FROM users WHERE email_key = :email_key;
+-- name: users
+-- By any of their addresses, or by id. The id of a merged user leads to the remaining one.
+SELECT u.id, u.email, u.created_at, u.erased_at,
+       ARRAY(SELECT e.email FROM user_emails AS e
+              WHERE e.user_id = u.id AND NOT e.is_current
+              ORDER BY e.created_at DESC, e.email_key
+              LIMIT :max_emails) AS former_emails
+  FROM users AS u
+ WHERE true
+   AND u.id = (SELECT e.user_id FROM user_emails AS e WHERE e.email_key = :email_key)  -- email
+   AND u.id = coalesce((SELECT m.merged_into FROM merged_users AS m WHERE m.id = :id), :id)  -- id
+   FOR NO KEY UPDATE OF u;  -- locks
+
+-- name: owner_of_email
+-- Locked, so that nobody else takes the address.
+SELECT user_id, is_current FROM user_emails WHERE email_key = :email_key FOR UPDATE;
+
+-- name: retire_email
+UPDATE user_emails SET is_current = false WHERE user_id = :user_id AND is_current;
+
+-- name: take_email
+INSERT INTO user_emails (email_key, email, user_id, is_current)
+VALUES (:email_key, :email, :user_id, true)
+ON CONFLICT (email_key)
+DO UPDATE SET email = excluded.email, user_id = excluded.user_id, is_current = true,
+              created_at = now();
+
+-- name: set_email
+UPDATE users SET email = :email, updated_at = now() WHERE id = :user_id;
 
 -- name: unapplied_payments_of_email
 -- What a new user may have paid for already, by the payment's address or by its order's; first what

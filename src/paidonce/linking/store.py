@@ -10,10 +10,17 @@ from paidonce.core.email import email_key
 from paidonce.core.events import PaymentId
 from paidonce.core.operator_refunds import OperatorRefund
 from paidonce.core.orders import Order
-from paidonce.db.queries import Connection, load_queries
+from paidonce.db.queries import Connection, Query, load_queries
 from paidonce.errors import ConflictError, NotFoundError
 
 QUERIES: Final = load_queries(__file__)
+_USER_BY_ID: Final = QUERIES["users"].without("email")
+_USER_BY_EMAIL: Final = QUERIES["users"].without("id", "locks")
+_USER_BY_ID_WITHOUT_LOCK: Final = _USER_BY_ID.without("locks")
+
+MAX_READS: Final = 2
+MAX_EMAILS: Final = 1_000
+"""How many former addresses of a user are shown."""
 
 
 async def create_user(
@@ -30,8 +37,48 @@ async def create_user(
 
 
 async def user_by_email(connection: Connection, email: str) -> asyncpg.Record | None:
-    """The user with this e-mail address, in any letter case."""
-    return await QUERIES["user_by_email"].row(connection, email_key=email_key(email))
+    """The user with this e-mail address, current or former, in any letter case."""
+    key = email_key(email)
+    return await _USER_BY_EMAIL.row(connection, email_key=key, max_emails=MAX_EMAILS)
+
+
+async def user_by_id(connection: Connection, user_id: UUID) -> asyncpg.Record | None:
+    """The user with this id, or the one that it was merged into."""
+    return await _user(connection, _USER_BY_ID_WITHOUT_LOCK, user_id)
+
+
+async def lock_user(connection: Connection, user_id: UUID) -> asyncpg.Record:
+    """The same, locked: its addresses do not change. Raises NotFoundError."""
+    for _ in range(MAX_READS):
+        row = await _user(connection, _USER_BY_ID, user_id)
+        if row is not None:  # else there is none, or it was merged while we waited for the lock
+            return row
+    raise NotFoundError(f"there is no user {user_id}")
+
+
+async def _user(connection: Connection, query: Query, user_id: UUID) -> asyncpg.Record | None:
+    return await query.row(connection, id=user_id, max_emails=MAX_EMAILS)
+
+
+async def change_email(connection: Connection, user_id: UUID, email: str) -> asyncpg.Record:
+    """Make this the current address of the user; the one before stays as a former address.
+
+    Returns the user. Raises NotFoundError, or ConflictError if it is the current address of
+    another user, or the user was erased.
+    """
+    user = await lock_user(connection, user_id)
+    if user["erased_at"] is not None:
+        raise ConflictError("the user was erased: create a new one")
+    names = {"user_id": user["id"], "email_key": email_key(email), "email": email}
+    owner = await QUERIES["owner_of_email"].row(connection, email_key=names["email_key"])
+    if owner is not None and owner["is_current"] and owner["user_id"] != user["id"]:
+        raise ConflictError(
+            "another user has this e-mail address: merge the two, or change the other one's first"
+        )
+    await QUERIES["retire_email"].run(connection, user_id=user["id"])
+    await QUERIES["take_email"].run(connection, **names)
+    await QUERIES["set_email"].run(connection, user_id=user["id"], email=email)
+    return await lock_user(connection, user["id"])
 
 
 async def create_order(connection: Connection, order: Order, request_hash: bytes) -> bool:

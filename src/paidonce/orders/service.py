@@ -102,8 +102,7 @@ class OrderService:
             raise InvalidRequestError("plan_id: only a subscription has one")
         if asked.wallet_id is not None and asked.kind is not Kind.WALLET:
             raise InvalidRequestError("wallet_id: only a top-up has one")
-        if asked.user_id is not None:
-            await self._users.get(asked.user_id)
+        user = None if asked.user_id is None else await self._users.get(asked.user_id)
         if asked.kind is Kind.SUBSCRIPTION:
             self._check_subscription(asked)
         wallet_id = await self._wallet_of(asked, actor) if asked.kind is Kind.WALLET else None
@@ -112,7 +111,7 @@ class OrderService:
             reference=asked.reference,
             kind=asked.kind,
             amount=amount,
-            user_id=None if asked.user_id is None else UserId(asked.user_id),
+            user_id=None if user is None else UserId(user.id),
             email=asked.email,
             plan_id=asked.plan_id,
             wallet_id=wallet_id,

@@ -54,8 +54,8 @@ payment_rows AS (
        FOR NO KEY UPDATE SKIP LOCKED  -- locks
 ),
 found_users AS (
-    SELECT u.email_key, u.id
-      FROM users AS u
+    SELECT u.email_key, u.user_id
+      FROM user_emails AS u
      WHERE u.email_key = ANY (ARRAY(
          SELECT unnest(:email_key::text[])
          UNION
@@ -67,7 +67,7 @@ wanted_subscriptions AS (
     SELECT s.id, s.user_id
       FROM subscriptions AS s
      WHERE s.user_id IN (
-         SELECT id FROM found_users
+         SELECT user_id FROM found_users
          UNION SELECT user_id FROM payment_rows
          UNION SELECT user_id FROM order_rows
          UNION SELECT unnest(:user_id::uuid[]))
@@ -236,6 +236,13 @@ SELECT * FROM unnest(
 ON CONFLICT (source_id, refund_id)
 DO UPDATE SET amount_minor = greatest(refunds.amount_minor, excluded.amount_minor)
         WHERE refunds.payment_id = excluded.payment_id;
+
+-- name: lock_owners
+-- Users that payments name for the first time, without another row of the user that is checked. A merge
+-- of users locks and deletes the user; so either it sees the payments, or this statement fails.
+SELECT require_written(
+    (SELECT count(*) FROM (SELECT 1 FROM users WHERE id = ANY (:user_id::uuid[])
+                            ORDER BY id FOR KEY SHARE) AS found), :expected);
 
 -- name: merge_payments
 -- Payments that are merged into another one: their ids and refunds move there, and they are deleted.

@@ -88,8 +88,8 @@ class Loaded:
 class Changes:
     """The rows that a batch writes.
 
-    The first six are the difference between the state as loaded and as decided. The others are new
-    rows, in the order of the types `written_…` in the schema or of the columns below.
+    The first seven are the difference between the state as loaded and as decided. The others are
+    new rows, in the order of the types `written_…` in the schema or of the columns below.
     """
 
     payments: list[Payment] = field(default_factory=list)
@@ -98,6 +98,7 @@ class Changes:
     orders: list[Order] = field(default_factory=list)
     subscriptions: list[Subscription] = field(default_factory=list)
     wallets: list[Wallet] = field(default_factory=list)
+    owners: set[UserId] = field(default_factory=set)  # see `State.unchecked_owners`
     keys: list[tuple[EventKey, StoredKey]] = field(default_factory=list)
     entries: list[WrittenRow] = field(default_factory=list)
     events: list[WrittenRow] = field(default_factory=list)
@@ -120,6 +121,7 @@ class Changes:
         self.orders += state.changed_orders(self.payments)
         self.subscriptions += state.subscriptions.replaced()
         self.wallets += state.wallets.replaced()  # their movements may cancel each other out
+        self.owners |= state.unchecked_owners(self.payments, self.subscriptions)
 
     @property
     def schedules(self) -> bool:
@@ -138,6 +140,7 @@ class Changes:
             self.unblocked,
             self.merged,
             self.wallets,
+            self.owners,
         )
         return not any(others) and not any(one.facts.refunds for one in self.payments)
 
@@ -273,6 +276,9 @@ async def _write_common(connection: Connection, changes: Changes) -> None:
 
 async def _write_others(connection: Connection, changes: Changes, now: datetime) -> None:
     """Write what few batches have: the others save the round trips."""
+    if changes.owners:
+        owners = list(changes.owners)
+        await QUERIES["lock_owners"].row(connection, user_id=owners, expected=len(owners))
     refunds = [
         (payment.source_id, refund_id, payment.id, amount_minor)
         for payment in changes.payments

@@ -74,7 +74,7 @@ SELECT e.id AS event_id, e.source_id, e.attempts, e.received_at, e.request_id, e
 -- without locks, the marked line is left out.
 SELECT e.id AS event_id, e.source_id, e.status, e.key, e.error_code, e.conflicts_with,
        e.signature_method, e.is_test, e.attempts, e.received_at, e.processed_at, e.remote_address,
-       e.request_id, e.headers, e.raw_body AS body,
+       e.request_id, e.headers, e.raw_body AS body, e.erased_at IS NOT NULL AS is_erased,
        e.was_processed IS TRUE AS was_processed,
        0 AS faults, NULL::bytea AS blocked_on, 0 AS queue_name
   FROM webhook_events AS e

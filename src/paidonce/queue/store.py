@@ -60,6 +60,7 @@ class StoredEvent(Claimed):
     conflicts_with: EventId | None
     processed_at: datetime | None
     remote_address: str | None
+    is_erased: bool
 
     @property
     def is_accepted(self) -> bool:

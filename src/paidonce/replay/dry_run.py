@@ -54,6 +54,8 @@ class DryRun:
 
     def _prepare(self, stored: StoredEvent) -> ReprocessResult | tuple[Item, SignatureCheck]:
         """What to process; a result if that is known already."""
+        if stored.is_erased:
+            return ReprocessResult(stored, ReprocessKind.ERASED, code=stored.error_code)
         source = self._rules.sources.get(stored.source_id)
         if source is None:
             return ReprocessResult(stored, ReprocessKind.SOURCE_UNKNOWN)

@@ -133,6 +133,7 @@ class ReprocessKind(StrEnum):
     DUPLICATE = "duplicate"  # refused evidence of an event that has arrived since
     REFUSED = "refused"  # it stays refused
     SOURCE_UNKNOWN = "source not configured"
+    ERASED = "erased"  # its user was erased: there is nothing to read
     LOCKED = "skipped"  # another transaction holds it
     NEEDS_LOOKUP = "would be looked up"  # dry run only
     CALLS_HANDLERS = "would call handlers"  # dry run only

@@ -65,7 +65,9 @@ async def reprocess(
     accepted, refused = list[StoredEvent](), list[StoredEvent]()
     done: list[ReprocessResult] = []
     for one in await store.lock(connection, event_ids):
-        if one.source_id not in rules.sources:
+        if one.is_erased:
+            done.append(ReprocessResult(one, ReprocessKind.ERASED, code=one.error_code))
+        elif one.source_id not in rules.sources:
             done.append(ReprocessResult(one, ReprocessKind.SOURCE_UNKNOWN))
         else:
             (accepted if one.is_accepted else refused).append(one)
@@ -185,6 +187,8 @@ async def _reprocess_one(
         case ReprocessKind.REFUSED:
             assert done.code is not None
             raise errors.ConflictError(f"it is still refused: {done.message}", done.code)
+        case ReprocessKind.ERASED:
+            raise errors.ConflictError("its content was erased with its user", "ERASED")
         case ReprocessKind.SOURCE_UNKNOWN:
             raise errors.ConflictError("its source is not configured here: configure it again")
     return done

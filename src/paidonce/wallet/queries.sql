@@ -4,11 +4,20 @@ VALUES (:id, :owner, :currency)
 ON CONFLICT (owner, currency) DO NOTHING
 RETURNING id, owner, currency, balance_minor, reserved_minor, receivable_minor, created_at;
 
+-- name: owner_user
+-- The user with this id, or the one that it was merged into. Locked, so that no merge misses a wallet
+-- that is created for the user.
+SELECT u.id::text
+  FROM users AS u
+ WHERE u.id = coalesce((SELECT m.merged_into FROM merged_users AS m WHERE m.id = :id), :id)
+   FOR KEY SHARE;
+
 -- name: find_wallets
+-- Without wallets that were merged into others, whose ids lead to those.
 SELECT id, owner, currency, balance_minor, reserved_minor, receivable_minor, created_at
   FROM wallets
- WHERE true
-   AND id = :id -- id
+ WHERE merged_into IS NULL
+   AND id = coalesce((SELECT w.merged_into FROM wallets AS w WHERE w.id = :id), :id) -- id
    AND owner = :owner -- owner
    AND currency = :currency -- currency
  ORDER BY currency

@@ -54,6 +54,7 @@ class WalletService:
         if not owner or len(owner) > MAX_REFERENCE:
             raise InvalidRequestError(f"owner: give 1 to {MAX_REFERENCE} characters")
         async with self._database.transaction() as connection:
+            owner = await store.owner_of(connection, owner)
             row, is_new = await store.create_wallet(connection, uuid7(), owner, code)
             wallet = model.wallet_view(row)
             if is_new:  # audited without the owner, which may be an e-mail address
@@ -68,12 +69,16 @@ class WalletService:
 
     async def list_by_owner(self, owner: str) -> list[WalletView]:
         """The owner's wallets, one for each currency."""
-        async with self._database.connection() as connection:
+        async with self._database.transaction() as connection:
+            owner = await store.owner_of(connection, owner)
             rows = await store.find_wallets(connection, owner=owner)
         return [model.wallet_view(row) for row in rows]
 
     async def get(self, wallet_id: UUID, at: datetime | None = None) -> WalletView:
-        """A wallet now, or as it was at a time. Raises NotFoundError."""
+        """A wallet now, or as it was at a time. Raises NotFoundError.
+
+        The id of a wallet that was merged leads to the remaining one; its past is its own.
+        """
         async with self._database.connection() as connection:
             if at is not None:
                 rows = await store.QUERIES["wallet_at"].rows(connection, id=wallet_id, at=at)
@@ -119,11 +124,11 @@ class WalletService:
         expires_s = self._settings.reservation_expires_s if expires_in_s is None else expires_in_s
         if not 0 <= expires_s <= LONGEST_RESERVATION_S:
             raise InvalidRequestError(f"expires_in_s: give 0 to {LONGEST_RESERVATION_S}")
-        currency = (await self.get(wallet_id)).currency
+        wallet = await self.get(wallet_id)
         command = reservations.Reserve(
             payment_id,
-            WalletId(wallet_id),
-            positive_minor(amount, currency),
+            await self._wallet_to_reserve(wallet_id, wallet.id, payment_id),
+            positive_minor(amount, wallet.currency),
             timedelta(seconds=expires_s) if expires_s else None,
         )
         result = await self._commands.execute(command, actor.name)
@@ -152,6 +157,17 @@ class WalletService:
         if found is None:
             raise _no_reservation(payment_id)
         return model.reservation_view(*found)
+
+    async def _wallet_to_reserve(
+        self, wallet_id: UUID, remaining_id: UUID, payment_id: str
+    ) -> WalletId:
+        """The remaining wallet of a merged one, except for a repeat from before the merge."""
+        if wallet_id != remaining_id:
+            async with self._database.connection() as connection:
+                found = await store.find_reservation(connection, payment_id)
+            if found is not None and found[0].wallet_id == wallet_id:
+                return WalletId(wallet_id)
+        return WalletId(remaining_id)
 
     async def _execute(self, command: reservations.Command, actor: Actor) -> ReservationView:
         return _view(command.payment_id, await self._commands.execute(command, actor.name))

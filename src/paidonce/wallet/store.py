@@ -19,6 +19,7 @@ from paidonce.wallet.reservations import Command, Reservation, ReservationStatus
 QUERIES: Final = load_queries(__file__)
 MAX_WALLETS: Final = 500
 """Of one owner: more than there are currencies."""
+MAX_OWNER_READS: Final = 2
 LAST_ENTRY: Final = 2**63 - 1
 
 _reservation_row = attrgetter(*Reservation.__slots__)
@@ -58,6 +59,19 @@ async def create_wallet(
         return row, True
     (existing,) = await find_wallets(connection, owner=owner, currency=currency)
     return existing, False
+
+
+async def owner_of(connection: Connection, owner: str) -> str:
+    """The owner, or the user that remains of a merged one. Needs a transaction."""
+    try:
+        user_id = UUID(owner)
+    except ValueError:
+        return owner
+    for _ in range(MAX_OWNER_READS):
+        found: str | None = await QUERIES["owner_user"].value(connection, id=user_id)
+        if found is not None:  # else it is no user, or was merged while we waited for the lock
+            return found
+    return owner
 
 
 async def find_wallets(connection: Connection, **filters: object) -> Sequence[asyncpg.Record]:

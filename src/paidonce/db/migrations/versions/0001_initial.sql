@@ -110,6 +110,7 @@ CREATE TABLE webhook_events (
     raw_body            bytea NOT NULL,
     -- True once an event that was PROCESSED is processed again: it never becomes IGNORED.
     was_processed       boolean,
+    erased_at           timestamptz,  -- then headers and body are empty
     -- The transaction that wrote the row last. Event, payment and order of one effect have the same.
     transaction_id      xid8 DEFAULT pg_current_xact_id(),
     CONSTRAINT webhook_events_status CHECK (status IN (
@@ -125,7 +126,9 @@ CREATE TABLE webhook_events (
              ELSE true END),
     CONSTRAINT webhook_events_forged_is_final CHECK (signature_valid OR status = 'FAILED_FINAL'),
     CONSTRAINT webhook_events_conflict CHECK (
-        (conflicts_with IS NOT NULL) = (error_code IS NOT DISTINCT FROM 'PAYLOAD_CONFLICT'))
+        (conflicts_with IS NOT NULL) = (error_code IS NOT DISTINCT FROM 'PAYLOAD_CONFLICT')),
+    CONSTRAINT webhook_events_erased_is_final CHECK (
+        erased_at IS NULL OR (processed_at IS NOT NULL AND raw_body = ''))
 ) PARTITION BY RANGE (id);
 
 -- Ids are in the order of arrival, so each index ends in the id and serves "the newest with this
@@ -355,13 +358,39 @@ CREATE INDEX refunds_by_payment ON refunds (payment_id);
 
 -- Users and subscriptions -------------------------------------------------------------------
 
+-- A user that was merged into another one has no row: a transaction that still names it fails at the
+-- foreign key, and runs again.
 CREATE TABLE users (
     id         uuid PRIMARY KEY,
-    email      text NOT NULL,
-    email_key  text COLLATE "C" NOT NULL UNIQUE,  -- normalised: NFC, lower case
+    email      text,  -- the current address; null: erased
+    erased_at  timestamptz,
     created_at timestamptz NOT NULL DEFAULT now(),
-    updated_at timestamptz NOT NULL DEFAULT now()
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT users_erased_has_no_email CHECK ((email IS NULL) = (erased_at IS NOT NULL))
 );
+
+-- Each address leads to one user. A former address still does, until it is the current one of
+-- somebody else.
+CREATE TABLE user_emails (
+    email_key  text COLLATE "C" PRIMARY KEY,  -- normalised: NFC, lower case
+    email      text NOT NULL,
+    user_id    uuid NOT NULL REFERENCES users,
+    is_current boolean NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE INDEX user_emails_by_user ON user_emails (user_id);
+
+CREATE UNIQUE INDEX user_emails_current ON user_emails (user_id) WHERE is_current;
+
+-- The ids of users that were merged into others. Each leads to a user that exists: there are no chains.
+CREATE TABLE merged_users (
+    id          uuid PRIMARY KEY,
+    merged_into uuid NOT NULL REFERENCES users,
+    merged_at   timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE INDEX merged_users_by_user ON merged_users (merged_into);
 
 -- No index on a column that an extension changes, so that the update stays within its page (HOT).
 CREATE TABLE subscriptions (
@@ -404,13 +433,18 @@ CREATE TABLE wallets (
     balance_minor    bigint NOT NULL DEFAULT 0,
     reserved_minor   bigint NOT NULL DEFAULT 0,
     receivable_minor bigint NOT NULL DEFAULT 0,
+    merged_into      uuid REFERENCES wallets,  -- its money is there, with its owner's
     version          bigint NOT NULL DEFAULT 1 CHECK (version > 0),
     created_at       timestamptz NOT NULL DEFAULT now(),
     updated_at       timestamptz NOT NULL DEFAULT now(),
     UNIQUE (owner, currency),
+    CONSTRAINT wallets_merged_is_empty CHECK (
+        merged_into IS NULL OR (balance_minor = 0 AND receivable_minor = 0)),
     CONSTRAINT wallets_never_negative CHECK (
         reserved_minor >= 0 AND balance_minor >= reserved_minor AND receivable_minor >= 0)
 ) WITH (fillfactor = 75);
+
+CREATE INDEX wallets_merged ON wallets (merged_into) WHERE merged_into IS NOT NULL;
 
 -- Written by the processing of payments, which changes no reservation.
 CREATE TYPE written_wallet AS (
@@ -524,6 +558,8 @@ CREATE TABLE orders (
 CREATE INDEX orders_by_user ON orders (user_id, id) WHERE user_id IS NOT NULL;
 
 CREATE INDEX orders_by_email ON orders (email_key, id) WHERE email_key IS NOT NULL;
+
+CREATE INDEX orders_by_wallet ON orders (wallet_id) WHERE wallet_id IS NOT NULL;
 
 CREATE TYPE written_order AS (
     id uuid, status text, applied_payment_id uuid, paid_at timestamptz, canceled_at timestamptz,
