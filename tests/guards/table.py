@@ -30,6 +30,7 @@ _RACES: Final = "tests/processing/test_races.py::test_"
 _ORDER_RACES: Final = "tests/processing/test_order_races.py::test_"
 _LIVES: Final = "tests/core/test_lives.py::test_"
 _STANDS: Final = "tests/core/test_standing.py::test_"
+_EXPIRY: Final = "tests/orders/test_expiry_and_free_orders.py::test_"
 _REFUNDS: Final = "tests/payments/test_operator_refunds.py::test_"
 _REPLAYS: Final = "tests/replay/test_replays.py::test_"
 _THIN_REPLAYS: Final = "tests/replay/test_replays_with_lookup.py::test_"
@@ -398,6 +399,43 @@ GUARDS: Final = (
         "if payment.facts.is_disputed and not self._was_disputed(payment):",
         "if payment.facts.is_disputed:",
         "tests/processing/test_notification_rules.py::test_a_dispute_is_notified_when_it_is_opened",
+        is_kin=True,
+    ),
+    Guard(
+        "a canceled subscription takes no payment",
+        "FUL-9",
+        _APPLYING,
+        "    if subscription is None or not subscription.is_canceled:\n",
+        "    if True:\n",
+        "tests/users/test_subscriptions.py"
+        "::test_money_for_a_canceled_subscription_is_listed_and_applied_when_it_is_resumed",
+        is_kin=True,
+    ),
+    Guard(
+        "an order that has expired takes no payment",
+        "FUL-10",
+        "core/orders.py",
+        "return self.expires_at is not None and paid_at is not None and paid_at > self.expires_at",
+        "return False",
+        f"{_EXPIRY}what_is_paid_after_an_order_has_expired_is_kept_and_listed",
+        is_kin=True,
+    ),
+    Guard(
+        "a free order is fulfilled once",
+        "FUL-11",
+        _APPLYING,
+        "    if not order.is_free or order.is_fulfilled or order.closed_at is not None:\n",
+        "    if False:\n",
+        "tests/core/test_free_orders.py::test_a_free_order_is_fulfilled_once",
+        is_kin=True,
+    ),
+    Guard(
+        "the smallest sum does not pay nothing",
+        "FUL-11",
+        "core/payments.py",
+        " or price.amount_minor == 0:\n",
+        ":\n",
+        "tests/core/test_free_orders.py::test_no_sum_pays_a_free_plan",
         is_kin=True,
     ),
     Guard(

@@ -71,7 +71,7 @@ def test_what_waits_for_an_order_is_applied_when_it_is_created_there(shop: Shop)
 @pytest.mark.parametrize(
     ("others", "words"),
     [
-        (("--amount", "0", "--currency", "RUB"), "above zero"),
+        (("--amount", "-1", "--currency", "RUB"), "negative"),
         (("--amount", "1.00", "--currency", "XXZ"), "amount"),
         (("--amount", "1.00", "--currency", "RUB", "--source", "nobody"), "no source 'nobody'"),
         (("--amount", "1.00", "--currency", "RUB", "--email", "nobody"), "e-mail"),

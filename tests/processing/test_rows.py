@@ -156,7 +156,7 @@ async def test_every_column_of_a_subscription_is_written_by_its_name(shop: Stage
     """FUL-1 DAT-1"""
     user_id = await shop.user("p@example.com")
     subscription = Subscription(
-        SubscriptionId(uuid7()), user_id, "product", SubscriptionStatus.CANCELED, hours(1)
+        SubscriptionId(uuid7()), user_id, "product", SubscriptionStatus.ACTIVE, hours(1)
     )
     async with shop.database.transaction() as connection:
         await store.write(connection, Changes(subscriptions=[subscription]), NOW)

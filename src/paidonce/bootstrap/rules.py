@@ -88,8 +88,6 @@ def _plan(plan_id: str, plan: PlanSettings) -> Plan:
         raise ConfigurationError(
             f"plans.{plan_id}.price = {plan.price!r}, currency = {plan.currency!r}: {error}"
         ) from None
-    if price.amount_minor == 0:
-        raise ConfigurationError(f"plans.{plan_id}.price = {plan.price!r}: give a price above zero")
     now = datetime.now(UTC)
     return Plan(plan_id, price, plan.product, plan.days, plan.months, plan.default, now)
 

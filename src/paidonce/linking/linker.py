@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
 
+import asyncpg
 from uuid_utils.compat import uuid7
 
 from paidonce.audit.model import AuditEntry
@@ -29,8 +30,17 @@ from paidonce.errors import DatabaseUnavailableError
 from paidonce.linking import store
 from paidonce.processing import hook_calls
 from paidonce.processing import store as processing_store
-from paidonce.processing.items import BatchResult, Link, Reapply, Result, ResultKind, Rules
+from paidonce.processing.items import (
+    BatchResult,
+    FreeOrder,
+    Link,
+    Reapply,
+    Result,
+    ResultKind,
+    Rules,
+)
 from paidonce.processing.outcomes import report
+from paidonce.processing.process import process
 from paidonce.queue import store as queue_store
 from paidonce.queue.claims import process_claimed
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
@@ -114,10 +124,31 @@ class Linker:
                 await record_action(
                     connection, actor, "order_created", order=reference, user_id=order.user_id
                 )
+                if order.is_free:
+                    await self._fulfill_free(connection, reference)
             return is_new
 
         process = partial(self._process_order, reference)
         return await self._create(blocked_on_order(reference), create, process)
+
+    async def _fulfill_free(self, connection: Connection, reference: str) -> None:
+        """Fulfill a new order for which nothing is to be paid. Raises ConflictError."""
+        processed = await process(connection, [FreeOrder(reference)], self._rules)
+        if _has_rest(processed):
+            raise asyncpg.SerializationError("the subscription is locked by another transaction")
+
+    async def change_and_apply(
+        self, change: Callable[[Connection], Awaitable[Sequence[PaymentId]]]
+    ) -> None:
+        """Make a change, and apply the payments that it returns: they may have waited for it."""
+
+        async def run(connection: Connection, rules: Rules) -> BatchResult:
+            payments = await change(connection)
+            return await self._process(connection, rules, [], payments[:MAX_AT_ONCE])
+
+        processed = await self._transaction(run)
+        report(processed)
+        await self._process_rest(processed, run)
 
     async def close_order(self, reference: str, actor: str, reason: str | None = None) -> None:
         """Close the order: no payment can pay it any more.

@@ -69,10 +69,10 @@ SELECT p.id, p.review IS DISTINCT FROM 'USER_MISSING'
 -- name: create_order
 INSERT INTO orders (
     id, reference, kind, status, amount_minor, currency, user_id, email, email_key, plan_id,
-    wallet_id, sources, request_hash, version)
+    wallet_id, sources, expires_at, request_hash, version)
 VALUES (
     :id, :reference, :kind, 'PENDING', :amount_minor, :currency, :user_id, :email, :email_key,
-    :plan_id, :wallet_id, :sources, :request_hash, 1)
+    :plan_id, :wallet_id, :sources, :expires_at, :request_hash, 1)
 ON CONFLICT (reference) DO NOTHING
 RETURNING id;
 

@@ -99,6 +99,7 @@ async def create_order(connection: Connection, order: Order, request_hash: bytes
         plan_id=order.plan_id,
         wallet_id=order.wallet_id,
         sources=order.sources,
+        expires_at=order.expires_at,
         request_hash=request_hash,
     )
     if row is not None:

@@ -9,7 +9,14 @@ from paidonce.audit.cli import print_trail
 from paidonce.core.orders import Kind
 from paidonce.db.paging import all_pages
 from paidonce.orders.model import OrderQuery, OrderRequest, OrderView
-from paidonce.terminal.commands import Commands, Limit, OptionalReason, Result, validated
+from paidonce.terminal.commands import (
+    Commands,
+    Limit,
+    OptionalReason,
+    Result,
+    parse_time,
+    validated,
+)
 from paidonce.terminal.output import columns, print_fields, print_table
 from paidonce.terminal.session import Services, operator
 
@@ -60,6 +67,9 @@ def create_order(
     source: Annotated[
         list[str] | None, typer.Option(help="A source that may pay it; any, if none is named.")
     ] = None,
+    expires_at: Annotated[
+        str | None, typer.Option(help="What is paid later is not applied; a time in ISO 8601.")
+    ] = None,
 ) -> Result:
     """Create an order; a repeat shows the existing one. Payments that wait for it are applied."""
     request = validated(
@@ -73,6 +83,7 @@ def create_order(
         plan_id=plan_id,
         wallet_id=wallet_id,
         sources=tuple(source) if source else None,
+        expires_at=parse_time("--expires-at", expires_at),
     )
     return _created(services, request)
 

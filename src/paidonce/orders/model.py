@@ -13,7 +13,7 @@ from pydantic import Field
 
 from paidonce.audit.model import TrailItem
 from paidonce.core.email import email_key
-from paidonce.core.input import Input, Reference, Text
+from paidonce.core.input import Input, Reference, Text, Time
 from paidonce.core.money import Money, format_minor
 from paidonce.core.orders import BookingStatus, Kind, OrderStatus, booking_status
 from paidonce.core.payments import PaymentStatus
@@ -28,7 +28,8 @@ class OrderRequest(Input):
 
     A `subscription` needs `user_id` or `email`, and the `plan_id` of its period unless there is a
     default plan; a `wallet` top-up needs `wallet_id`, or `user_id` for the user's own wallet.
-    `sources`, if given, are the only ones that may pay it.
+    `sources`, if given, are the only ones that may pay it. What is paid after `expires_at` is kept
+    and not applied. An order of 0 is free: it is paid when it is created.
     """
 
     reference: Reference
@@ -40,13 +41,21 @@ class OrderRequest(Input):
     plan_id: Text | None = None
     wallet_id: UUID | None = None
     sources: Annotated[tuple[Text, ...], Field(max_length=100)] | None = None
+    expires_at: Time | None = None
 
     def digest(self, amount: Money) -> bytes:
         """A hash of the content; two requests with one reference and digest are the same order."""
         email = None if self.email is None else email_key(self.email)
         owner = (self.user_id, email, self.plan_id, self.wallet_id)
         sources = None if self.sources is None else sorted(self.sources)
-        content = (self.kind, amount.amount_minor, amount.currency, *owner, sources)
+        content = (
+            self.kind,
+            amount.amount_minor,
+            amount.currency,
+            *owner,
+            sources,
+            self.expires_at,
+        )
         return hashlib.sha256(orjson.dumps(content, default=str)).digest()
 
 
@@ -96,6 +105,7 @@ class OrderSummary:
     closed_at: datetime | None
     fulfilled_at: datetime | None
     reversed_at: datetime | None
+    expires_at: datetime | None
     transaction_id: str | None
     created_at: datetime
     updated_at: datetime

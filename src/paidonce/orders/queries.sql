@@ -5,7 +5,7 @@ SELECT id FROM orders WHERE reference = :reference;
 -- Newest first; ids are in the order of creation. See events/queries.sql for how it is read.
 SELECT o.id, o.reference, o.kind, o.status, o.amount_minor, o.currency, o.user_id, o.email,
        o.plan_id, o.wallet_id, o.applied_payment_id, o.paid_at, o.canceled_at, o.refunded_at,
-       o.closed_at, o.fulfilled_at, o.reversed_at, o.created_at, o.updated_at,
+       o.closed_at, o.fulfilled_at, o.reversed_at, o.expires_at, o.created_at, o.updated_at,
        o.transaction_id::text AS transaction_id,
        CASE WHEN o.sources IS NOT NULL
             THEN ARRAY(SELECT s.name FROM sources AS s WHERE s.id = ANY (o.sources) ORDER BY s.name)

@@ -105,6 +105,8 @@ class OrderService:
         user = None if asked.user_id is None else await self._users.get(asked.user_id)
         if asked.kind is Kind.SUBSCRIPTION:
             self._check_subscription(asked)
+            if amount.amount_minor == 0 and user is None:
+                user = await self._users.get_by_email(asked.email or "")
         wallet_id = await self._wallet_of(asked, actor) if asked.kind is Kind.WALLET else None
         return Order(
             id=OrderId(uuid7()),
@@ -116,6 +118,7 @@ class OrderService:
             plan_id=asked.plan_id,
             wallet_id=wallet_id,
             sources=self._source_ids(asked.sources),
+            expires_at=asked.expires_at,
         )
 
     def _check_subscription(self, asked: model.OrderRequest) -> None:
@@ -157,6 +160,4 @@ def _order_amount(asked: model.OrderRequest) -> Money:
         amount = money(asked.amount, asked.currency)
     except InvalidMoneyError as error:
         raise InvalidRequestError(f"amount: {error}") from None
-    if amount.amount_minor == 0:
-        raise InvalidRequestError("amount: give one above zero")
     return amount

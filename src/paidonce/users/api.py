@@ -5,10 +5,11 @@ from uuid import UUID
 from fastapi import FastAPI, Response
 
 from paidonce.api.requests import Admin, FromQuery, Operator, Reader
-from paidonce.core.input import Reason, Text
+from paidonce.core.input import OptionalReason, Reason, Text
 from paidonce.db.paging import Page
 from paidonce.linking.linker import User
 from paidonce.users.model import (
+    CancelRequest,
     Email,
     MergeRequest,
     SubscriptionDetail,
@@ -86,3 +87,25 @@ def add_to(api: FastAPI, users: UserService) -> None:
     async def get_subscription(subscription_id: UUID, actor: Reader) -> SubscriptionDetail:
         """One subscription with its periods, and the payment that granted each."""
         return await users.subscription(subscription_id)
+
+    @api.post("/api/v1/subscriptions/{subscription_id}/cancel", tags=["subscriptions"])
+    async def cancel_subscription(
+        subscription_id: UUID, body: CancelRequest, actor: Operator
+    ) -> SubscriptionDetail:
+        """Cancel a subscription: it ends now, or when its period is over.
+
+        What was paid stays recorded. Later payments for it are kept and not applied
+        (`SUBSCRIPTION_CANCELED`). A repeat is 200.
+        """
+        return await users.cancel_subscription(subscription_id, body.at, actor, body.reason)
+
+    @api.post("/api/v1/subscriptions/{subscription_id}/resume", tags=["subscriptions"])
+    async def resume_subscription(
+        subscription_id: UUID, actor: Operator, body: OptionalReason | None = None
+    ) -> SubscriptionDetail:
+        """Resume a canceled subscription: its periods are as if it had not been canceled.
+
+        Payments that arrived meanwhile are applied before the response.
+        """
+        reason = body.reason if body else None
+        return await users.resume_subscription(subscription_id, actor, reason)

@@ -7,10 +7,10 @@ from uuid import UUID
 import typer
 
 from paidonce.db.paging import all_pages
-from paidonce.terminal.commands import Commands, Limit, Reason, Result, Yes
+from paidonce.terminal.commands import Commands, Limit, OptionalReason, Reason, Result, Yes
 from paidonce.terminal.output import columns, json_text, print_fields, print_table, stderr
 from paidonce.terminal.session import Services, operator
-from paidonce.users.model import UserQuery
+from paidonce.users.model import CancelRequest, UserQuery
 
 if TYPE_CHECKING:
     from paidonce.linking.linker import User
@@ -123,3 +123,21 @@ def _print_subscription(subscription: "SubscriptionDetail") -> None:
 def show_subscription(services: Services, subscription_id: UUID) -> Result:
     """Show a subscription with its periods, and the payment that granted each."""
     return services.users.subscription(subscription_id)
+
+
+@subscriptions.operation("cancel", _print_subscription)
+def cancel_subscription(
+    services: Services, subscription_id: UUID, request: CancelRequest
+) -> Result:
+    """Cancel a subscription. Later payments for it are kept and not applied."""
+    return services.users.cancel_subscription(
+        subscription_id, request.at, operator(), request.reason
+    )
+
+
+@subscriptions.operation("resume", _print_subscription)
+def resume_subscription(
+    services: Services, subscription_id: UUID, reason: OptionalReason = None
+) -> Result:
+    """Resume a canceled subscription; payments that arrived meanwhile are applied."""
+    return services.users.resume_subscription(subscription_id, operator(), reason)

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated
 from uuid import UUID
 
 from pydantic import Field, StringConstraints
 
-from paidonce.core.input import Input, Text
+from paidonce.core.input import Input, Reason, Text
 from paidonce.db.paging import ListQuery
 
 
@@ -32,15 +33,32 @@ class MergeRequest(Input):
     reason: Annotated[Text, StringConstraints(min_length=1)]
 
 
+class CancelAt(StrEnum):
+    """When a canceled subscription ends."""
+
+    NOW = "now"
+    PERIOD_END = "period_end"
+
+
+class CancelRequest(Reason):
+    """When the subscription ends, and the reason for the audit log."""
+
+    at: CancelAt = Field(description="Whether it ends now, or when its period is over.")
+
+
 @dataclass(frozen=True, slots=True)
 class SubscriptionView:
-    """The subscription of a user to a product."""
+    """The subscription of a user to a product.
+
+    A canceled one has `canceled_at`. It is ACTIVE until `current_period_end`, then CANCELED.
+    """
 
     id: UUID
     user_id: UUID
     product: str
     status: str
     current_period_end: datetime | None
+    canceled_at: datetime | None
     created_at: datetime
     updated_at: datetime
 

@@ -6,17 +6,23 @@ from uuid import UUID
 from paidonce.audit.store import record_action
 from paidonce.core.actors import HOST, Actor
 from paidonce.core.email import is_email
+from paidonce.core.events import PaymentId
 from paidonce.core.masking import Masker
 from paidonce.db.paging import Page, page_of
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection, from_row
-from paidonce.errors import DatabaseUnavailableError, InvalidRequestError, NotFoundError
+from paidonce.errors import (
+    ConflictError,
+    DatabaseUnavailableError,
+    InvalidRequestError,
+    NotFoundError,
+)
 from paidonce.linking import store as linking_store
 from paidonce.linking.linker import Linker, User
 from paidonce.processing.items import Rules
 from paidonce.users import merge as merging
 from paidonce.users import person, store
-from paidonce.users.model import SubscriptionDetail, SubscriptionView, UserQuery
+from paidonce.users.model import CancelAt, SubscriptionDetail, SubscriptionView, UserQuery
 from paidonce.users.person import ErasedUser, UserExport, add_erased
 
 MAX_ROUNDS: Final = 100
@@ -130,7 +136,7 @@ class UserService:
         """The subscriptions of a user, by id or e-mail address."""
         if (user_id is None) == (email is None):
             raise InvalidRequestError("give either user_id or email")
-        async with self._database.connection() as connection:
+        async with self._database.snapshot() as connection:
             user = await (
                 linking_store.user_by_id(connection, user_id)
                 if user_id is not None
@@ -141,9 +147,60 @@ class UserService:
             rows = await store.subscriptions(connection, user_id=user["id"])
         return [from_row(SubscriptionView, row) for row in rows]
 
+    async def cancel_subscription(
+        self, subscription_id: UUID, at: CancelAt, actor: Actor, reason: str
+    ) -> SubscriptionDetail:
+        """Let a subscription end; it takes no further payment. What was paid stays recorded.
+
+        Raises NotFoundError, or ConflictError if it has ended already.
+        """
+        ends_now = at is CancelAt.NOW
+
+        async def cancel(connection: Connection, rules: Rules) -> None:
+            before = await store.lock_subscription(connection, subscription_id)
+            if before["ended_at"] is not None and not ends_now:
+                raise ConflictError("the subscription has ended already: resume it first")
+            if before["ended_at"] is not None or (before["canceled_at"] and not ends_now):
+                return  # a repeat
+            await store.QUERIES["cancel_subscription"].run(
+                connection, id=subscription_id, ends_now=ends_now
+            )
+            await record_action(
+                connection,
+                actor.name,
+                "subscription_canceled",
+                user_id=before["user_id"],
+                reason=reason,
+                ends=at,
+            )
+
+        await self._linker.run(cancel)
+        return await self.subscription(subscription_id)
+
+    async def resume_subscription(
+        self, subscription_id: UUID, actor: Actor, reason: str | None = None
+    ) -> SubscriptionDetail:
+        """Undo a cancellation: its periods are as if there had been none.
+
+        Money that arrived meanwhile is applied. Raises NotFoundError.
+        """
+
+        async def resume(connection: Connection) -> list[PaymentId]:
+            before = await store.lock_subscription(connection, subscription_id)
+            user_id = before["user_id"]
+            if before["canceled_at"] is not None:
+                await store.QUERIES["resume_subscription"].run(connection, id=subscription_id)
+                await record_action(
+                    connection, actor.name, "subscription_resumed", user_id=user_id, reason=reason
+                )
+            return await store.payments_of_canceled(connection, user_id)
+
+        await self._linker.change_and_apply(resume)
+        return await self.subscription(subscription_id)
+
     async def subscription(self, subscription_id: UUID) -> SubscriptionDetail:
         """A subscription with its periods. Raises NotFoundError."""
-        async with self._database.connection() as connection:
+        async with self._database.snapshot() as connection:
             rows = await store.subscriptions(connection, id=subscription_id)
             if not rows:
                 raise NotFoundError(f"there is no subscription {subscription_id}")

@@ -6,8 +6,10 @@ from uuid import UUID
 
 import asyncpg
 
+from paidonce.core.events import PaymentId
 from paidonce.db.queries import Connection, from_row, load_queries
 from paidonce.db.search import last_id_of
+from paidonce.errors import NotFoundError
 from paidonce.linking.store import MAX_EMAILS
 from paidonce.users.model import PeriodView, SubscriptionDetail
 
@@ -16,6 +18,8 @@ QUERIES: Final = load_queries(__file__)
 MAX_SUBSCRIPTIONS: Final = 500
 """Of one user: one for each product."""
 MAX_PERIODS: Final = 1_000
+MAX_PAYMENTS: Final = 100
+"""How many payments are applied when a subscription is resumed."""
 
 
 async def users(
@@ -31,6 +35,22 @@ async def subscriptions(connection: Connection, **wanted: UUID) -> Sequence[asyn
     """Subscriptions by `user_id`, or the one with this `id`."""
     query = QUERIES["subscriptions"].without(*{"user_id", "id"} - wanted.keys())
     return await query.rows(connection, **wanted, limit=MAX_SUBSCRIPTIONS)
+
+
+async def lock_subscription(connection: Connection, subscription_id: UUID) -> asyncpg.Record:
+    """Raises NotFoundError."""
+    row = await QUERIES["lock_subscription"].row(connection, id=subscription_id)
+    if row is None:
+        raise NotFoundError(f"there is no subscription {subscription_id}")
+    return row
+
+
+async def payments_of_canceled(connection: Connection, user_id: UUID) -> list[PaymentId]:
+    """Payments that were not applied because the subscriptions of the user were canceled."""
+    rows = await QUERIES["payments_of_canceled"].rows(
+        connection, user_id=user_id, limit=MAX_PAYMENTS
+    )
+    return [row["id"] for row in rows]
 
 
 async def with_periods(
