@@ -58,7 +58,7 @@ BROKERS: Final = pytest.StashKey[set[str]]()
 
 
 LONGEST_FIRST: Final = (
-    "faults", "guards", "hooks", "bus", "scenarios", "runtime", "cli", "reconciliation", "lookup",
+    "faults", "guards", "model", "hooks", "bus", "scenarios", "runtime", "cli", "reconciliation", "lookup",
     "api", "payouts", "payments", "processing",
 )  # fmt: skip
 """The folders with long tests. Begun last, they would leave the cores idle."""
