@@ -31,8 +31,8 @@ class Fact:
     """What one event states of its payment."""
 
     kind: str
-    """pending, processing, failed, voided, paid, refunded, canceled, disputed, won, lost; ignored if
-    the event has no effect."""
+    """pending, processing, failed, voided, paid, refunded, canceled, disputed, won, lost;
+    or ignored if the event has no effect."""
     minute: int = 0
     captured: int | None = None
     total: int | None = None
