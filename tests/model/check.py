@@ -16,10 +16,10 @@ SELECT aggregate_id::text AS payment_id, type, payload->>'amount' AS amount
   FROM outbox
  WHERE type IN ('payment.applied', 'payment.reversed', 'payment.reinstated')
 """
-_UNBALANCED: Final = """
+UNBALANCED: Final = """
 SELECT movement_id FROM ledger_entries GROUP BY movement_id, currency HAVING sum(amount_minor) <> 0
 """
-_UNEXPLAINED: Final = """
+UNEXPLAINED: Final = """
 SELECT w.id, w.balance_minor, coalesce(sum(e.amount_minor), 0) AS explained
   FROM wallets AS w LEFT JOIN ledger_entries AS e ON e.account = 'wallet:' || w.id
  GROUP BY w.id HAVING w.balance_minor <> coalesce(sum(e.amount_minor), 0)
@@ -52,8 +52,8 @@ def seen(cluster: Cluster) -> Seen:
 
 def check_ledger(cluster: Cluster) -> None:
     """WAL-2: of all histories together."""
-    assert cluster.rows(_UNBALANCED) == []
-    assert cluster.rows(_UNEXPLAINED) == []
+    assert cluster.rows(UNBALANCED) == []
+    assert cluster.rows(UNEXPLAINED) == []
 
 
 def differences(run: Run, found: Seen) -> list[str]:
