@@ -117,7 +117,7 @@ def started_cluster(
     folder: Path, database_url: str, mode: str, processes: int
 ) -> Iterator[Cluster]:
     with served() as gateway:
-        config = CONFIG.replace("URL", gateway.url).replace("MODE", mode)
+        config = CONFIG.replace("GATEWAY_URL", gateway.url).replace("SERVER_MODE", mode)
         services = []
         for number in range(processes):
             (folder / str(number)).mkdir()

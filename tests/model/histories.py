@@ -105,6 +105,12 @@ def history(seed: int, tag: str, has_kills: bool) -> History:
     return _Writer(Random(seed), History(tag), has_kills).written()
 
 
+def _concern_one(step: Step, batch: Sequence[Step]) -> bool:
+    """Whether an action of the batch concerns the same payment: their order has to be known."""
+    others = [one.payment for one in batch if isinstance(one, Act)]
+    return isinstance(step, Act) and step.payment in others
+
+
 @dataclass
 class _Writer:
     dice: Random
@@ -169,6 +175,9 @@ class _Writer:
         sums = self._sums(price, payment.source) if self._is(0.92) else []
         for minute, captured in enumerate(sums, 10):
             yield Fact("paid", minute, captured=captured)
+        if payment.source == "cards" and sums and self._is(0.25):
+            for ids in ("intent", "charge"):  # two payments, until an event names both
+                yield Fact("paid", 10, captured=sums[0], ids=ids)
         largest = max(sums, default=price)
         if self._is(0.55):
             yield from self._refunds(payment.source, largest)
@@ -229,13 +238,13 @@ class _Writer:
         steps = list(self._steps())
         self.dice.shuffle(steps)
         steps += self._repeats(steps)
-        for other in (*self._hostile(steps), *self._acts()):
+        for other in (*self._hostile(steps), *self._acts(steps)):
             steps.insert(self.dice.randint(0, len(steps)), other)
         yield tuple(self._created_first())
         batch: list[Step] = []
         for step in steps:
             is_alone = isinstance(step, Act) and self._is(0.6)
-            if is_alone or self._is(0.3):
+            if is_alone or self._is(0.3) or _concern_one(step, batch):
                 yield from self._cut(batch)
                 batch = []
             batch.append(step)
@@ -312,10 +321,14 @@ class _Writer:
             return replace(fact, total=fact.total + 1)
         return None
 
-    def _acts(self) -> Iterator[Act]:
-        payments, orders = list(self.made.payments), list(self.made.orders)
+    def _acts(self, steps: Sequence[Step]) -> Iterator[Act]:
+        split = {one.payment for one in steps if isinstance(one, Deliver) and one.fact.ids != "all"}
+        payments = [one for one in self.made.payments if one not in split]
+        orders = list(self.made.orders)
         for _ in range(self.dice.randint(0, 5)):
-            verb, name = self.dice.choice(VERBS), self.dice.choice(payments)
+            verb, name = self.dice.choice(VERBS), self.dice.choice(payments or [""])
+            if not name and verb not in ("cancel", "spend"):
+                continue
             match verb:
                 case "cancel":
                     yield Act(verb, "", self.dice.choice(orders))

@@ -39,6 +39,8 @@ class Fact:
     """All that was refunded so far."""
     refund: tuple[str, int] | None = None
     """One refund, or one lost dispute, by its id."""
+    ids: str = "all"
+    """Which of the gateway's ids of the payment the event names."""
 
 
 @dataclass(frozen=True)

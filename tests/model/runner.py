@@ -21,7 +21,7 @@ from tests.model.histories import (
     Kill,
     Step,
 )
-from tests.model.model import Model
+from tests.model.model import Model, Payment
 from tests.model.operators import Operators, order_request
 from tests.model.senders import TELL, THIEF, Telling
 from tests.support.service import Reply
@@ -72,6 +72,12 @@ class Run:
             if isinstance(step, Deliver) and not step.twist:
                 self.model.payments[step.payment].facts.add(step.fact)
                 self.acknowledged.add(step.event_id)
+
+    def sent(self, payment: Payment) -> int:
+        """How many events of a payment were acknowledged."""
+        return sum(
+            one.startswith(f"evt-{payment.name}-{payment.source}") for one in self.acknowledged
+        )
 
     def _deliver(self, step: Deliver) -> None:
         payment = self.history.payments[step.payment]
@@ -127,31 +133,33 @@ def run_all(cluster: Cluster, histories: Sequence[History], dice: Random) -> lis
 def _run_batch(
     cluster: Cluster, batches: Sequence[tuple[Run, Batch]], pool: ThreadPoolExecutor, dice: Random
 ) -> None:
-    """What operators do alone is done first, while nothing else happens to their history."""
-    has_kill = any(isinstance(step, Kill) for _, batch in batches for step in batch)
-    if any(_is_alone(batch) for _, batch in batches):
+    """What operators do alone is done first, while nothing else happens to their history.
+
+    While a process is killed, operators do nothing: who gets no answer does not know what was done.
+    """
+    steps = [(run, step, _is_alone(batch)) for run, batch in batches for step in batch]
+    has_kill = any(isinstance(step, Kill) for _, step, _ in steps)
+    alone = [(run, step) for run, step, is_alone in steps if is_alone]
+    others = [(run, step) for run, step, is_alone in steps if not is_alone]
+    dice.shuffle(others)
+    later = [(run, step) for run, step in others if has_kill and isinstance(step, Act)]
+    if alone:
         cluster.settle()
-        alone = [
-            task for run, batch in batches if _is_alone(batch) for task in _of(run, batch, True)
-        ]
-        for done in [pool.submit(task) for task in alone]:
-            done.result()
-    tasks = [
-        task for run, batch in batches if not _is_alone(batch) for task in _of(run, batch, False)
-    ]
-    dice.shuffle(tasks)
-    begun = [pool.submit(task) for task in tasks]
+        _do([task for run, step in alone for task in run.tasks(step, is_quiet=True)], pool)
+    now = [one for one in others if one not in later]
+    tasks = [task for run, step in now for task in run.tasks(step, is_quiet=False)]
     if has_kill:
-        cluster.kill_and_restart(dice.randrange(8))
-    for done in begun:
-        done.result()
+        tasks.append(lambda: cluster.kill_and_restart(dice.randrange(8)))
+    _do(tasks, pool)
+    _do([task for run, step in later for task in run.tasks(step, is_quiet=False)], pool)
     for run, batch in batches:
         run.learn(batch)
 
 
+def _do(tasks: Sequence[Callable[[], None]], pool: ThreadPoolExecutor) -> None:
+    for begun in [pool.submit(task) for task in tasks]:
+        begun.result()
+
+
 def _is_alone(batch: Batch) -> bool:
     return len(batch) == 1 and isinstance(batch[0], Act)
-
-
-def _of(run: Run, batch: Batch, is_quiet: bool) -> list[Callable[[], None]]:
-    return [task for step in batch for task in run.tasks(step, is_quiet)]

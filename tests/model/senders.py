@@ -36,11 +36,11 @@ days = 7
 [sources.kr]
 provider = "portone"
 secrets = ["{whsec(SECRET)}"]
-api_url = "URL"
+api_url = "GATEWAY_URL"
 api_secret = "{V2_SECRETS[0]}"
 lookup_rate = 1000
 [server]
-mode = "MODE"
+mode = "SERVER_MODE"
 """
 
 
@@ -96,11 +96,11 @@ STANDARD: Final = {
 
 
 def standard(told: Telling) -> Delivery:
-    payment = told.payment
+    payment, names_order = told.payment, told.fact.kind != "refunded" or told.fact.minute % 2
     data = {
         "payment_id": told.name,
-        "order": payment.order,
-        "email": payment.email,
+        "order": payment.order if names_order else None,
+        "email": payment.email if names_order else None,
         "plan_id": payment.plan,
         "amount": told.amount,
         "currency": payment.currency,
@@ -121,6 +121,7 @@ STRIPE: Final = {
     "won": "charge.dispute.closed",
     "lost": "charge.dispute.closed",
 }
+CHARGED: Final = {"captured": True, "status": "succeeded"}
 
 
 def stripe(told: Telling) -> Delivery:
@@ -135,9 +136,8 @@ def stripe(told: Telling) -> Delivery:
             "amount_captured": fact.captured,
             "amount_refunded": fact.total,
             "currency": currency,
-            "captured": True,
-            "status": "succeeded",
             "created": int(told.at.timestamp()),
+            **CHARGED,
         }
     elif fact.kind in ("disputed", "won", "lost"):
         status = "needs_response" if fact.kind == "disputed" else fact.kind
@@ -146,9 +146,13 @@ def stripe(told: Telling) -> Delivery:
         thing |= {"amount": amount, "currency": currency}
     else:
         thing = {"id": intent, "currency": currency, "metadata": {"order": payment.order}}
-        thing |= {"amount_received": fact.captured or 0, "latest_charge": charge}
-    created = int(told.at.timestamp())
-    body = stripe_event(STRIPE[fact.kind], _given(thing), told.event_id, created=created)
+        thing |= {"amount_received": fact.captured or 0}
+        thing |= {"latest_charge": charge} if fact.ids == "all" else {}
+    kind, created = STRIPE[fact.kind], int(told.at.timestamp())
+    if fact.ids == "charge":
+        kind, thing = "charge.succeeded", {"id": charge, "amount": fact.captured, **CHARGED}
+        thing |= {"currency": currency, "metadata": {"order": payment.order}}
+    body = stripe_event(kind, _given(thing), told.event_id, created=created)
     return stripe_signed(body, told.secret, datetime.now(UTC))
 
 

@@ -28,7 +28,7 @@ WAYS: Final = {
 SIDE_BY_SIDE: Final = 6
 GROUPS: Final = (1, 42)
 """So many in `make test`, and in `make soak`: a thousand histories."""
-MAX_TRIES: Final = 80
+MAX_TRIES: Final = 40
 """How often a failing history is run again to find the steps that matter."""
 
 
