@@ -85,7 +85,7 @@ class _Check:
             one["error_code"] == "PAYLOAD_CONFLICT" and self._is_ours(one["payment"])
             for one in self._found.events
         )
-        if conflicts < min(1, self._run.conflicts) or conflicts > self._run.conflicts:
+        if conflicts < self._run.conflicts or (conflicts and not self._run.conflicts):
             yield f"{conflicts} conflicts were kept of {self._run.conflicts}"
 
     def _is_ours(self, payment: str | None) -> bool:
