@@ -220,7 +220,8 @@ class _Check:
 
     def _subscription(self, email: str) -> Iterator[str]:
         """FUL-1 FUL-7: it ends after all periods that stand, from when they were granted."""
-        length = sum(map(self._granted, self._model.payments.values(), [email] * 99), timedelta(0))
+        payments = self._model.payments.values()
+        length = sum((self._granted(one, email) for one in payments), timedelta(0))
         user_id = self._run.user_ids[email]
         found = self._run.cluster.api("GET", "/subscriptions", user_id=user_id).json["items"]
         ends = [one["current_period_end"] for one in found if one["current_period_end"]]

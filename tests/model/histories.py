@@ -14,7 +14,10 @@ PLANS: Final = {
     "weekly": Plan(30_000, "RUB", timedelta(days=7)),
 }
 KINDS: Final = ("order", "booking", "subscription", "wallet")
-VERBS: Final = ("link", "link", "accept", "accept", "accept", "mark", "unmark", "cancel", "spend")
+VERBS: Final = (
+    *("link", "link", "accept", "accept", "accept", "mark", "unmark"),
+    *("cancel", "cancel", "spend"),
+)
 """What operators and the owners of wallets do; `operators.py` says how."""
 
 SAYS: Final = {
@@ -119,10 +122,10 @@ class _Writer:
 
     def written(self) -> History:
         self.made.emails = [f"{self.made.tag}-u{n}@example.com" for n in range(2)]
-        for number in range(self.dice.randint(1, 3)):
+        for number in range(self.dice.choice([1, 1, 2, 2, 3])):
             order = self._order(number)
             self.made.orders[order.reference] = order
-        for number in range(self.dice.randint(2, 5)):
+        for number in range(self.dice.randint(2, 6)):
             payment = self._payment(number)
             self.made.payments[payment.name] = payment
         self.made.batches = list(self._batches())
@@ -146,7 +149,7 @@ class _Writer:
 
     def _payment(self, number: int) -> Payment:
         name, way = f"{self.made.tag}-p{number}", self.dice.random()
-        if way < 0.7:
+        if way < 0.75:
             return self._for_an_order(name)
         if way < 0.95:
             plan = self.dice.choice([None, None, "monthly", "weekly", "unknown"])
@@ -212,7 +215,8 @@ class _Writer:
 
     def _refunds(self, source: str, captured: int) -> Iterator[Fact]:
         part = captured // self.dice.choice([2, 3, 4])
-        wanted = self.dice.choice([(part,), (captured,), (part, captured), (part, part + 1)])
+        ways = [(part,), (captured,), (captured,), (part, captured), (part, part + 1)]
+        wanted = self.dice.choice(ways)
         before = 0
         for minute, total in enumerate(wanted, 40):
             if "by id" in SAYS[source]:
@@ -325,7 +329,7 @@ class _Writer:
         split = {one.payment for one in steps if isinstance(one, Deliver) and one.fact.ids != "all"}
         payments = [one for one in self.made.payments if one not in split]
         orders = list(self.made.orders)
-        for _ in range(self.dice.randint(0, 5)):
+        for _ in range(self.dice.randint(1, 5)):
             verb, name = self.dice.choice(VERBS), self.dice.choice(payments or [""])
             if not name and verb not in ("cancel", "spend"):
                 continue

@@ -95,6 +95,8 @@ class Payment:
     is_marked: bool = False
     acceptance: Acceptance | None = None
     was_linked: bool = False
+    is_named: bool = True
+    """Whether an event has said what it is for."""
 
     @property
     def sums(self) -> set[int]:

@@ -37,7 +37,7 @@ class Operators:
     def link(self, act: Act, is_quiet: bool) -> list[str]:
         """PAY-5 PAY-8: to an order or a user; what was applied stays where it is."""
         before, to = self._model.payments[act.payment], act.to or ""
-        if before.is_marked:
+        if before.is_marked or not before.is_named:
             return []
         is_user, stands = "@" in to, self._stands(before)
         target = (before.order, before.email)
@@ -50,7 +50,7 @@ class Operators:
             self._relink(payment, to, is_user)
         if not is_quiet or to in target:
             return _unless(reply.http in (200, 404, 409), act, reply)
-        if not exists and not is_user:
+        if not exists:
             return _unless(reply.http in (404, 409), act, reply)
         if exists and self._is_untouched(before):
             return _unless(reply.http == 200, act, reply)

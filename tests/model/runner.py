@@ -23,7 +23,7 @@ from tests.model.histories import (
 )
 from tests.model.model import Model, Payment
 from tests.model.operators import Operators, order_request
-from tests.model.senders import TELL, THIEF, Telling
+from tests.model.senders import TELL, THIEF, Telling, names_target
 from tests.support.service import Reply
 
 SENDERS: Final = 16
@@ -48,7 +48,10 @@ class Run:
     def __post_init__(self) -> None:
         self.operators = Operators(self.cluster, self.model, self.wallets)
         for payment in self.history.payments.values():
-            self.model.payments[payment.name] = replace(payment, facts=set())
+            is_named = payment.order is None and payment.email is None
+            self.model.payments[payment.name] = replace(
+                payment, facts=set(), order=None, email=None, is_named=is_named
+            )
         self._lock = threading.Lock()
 
     def tasks(self, step: Step, is_quiet: bool) -> list[Callable[[], None]]:
@@ -70,8 +73,14 @@ class Run:
         """After a batch: all of its deliveries were acknowledged."""
         for step in batch:
             if isinstance(step, Deliver) and not step.twist:
-                self.model.payments[step.payment].facts.add(step.fact)
-                self.acknowledged.add(step.event_id)
+                self._learn_fact(step)
+
+    def _learn_fact(self, step: Deliver) -> None:
+        self.acknowledged.add(step.event_id)
+        payment, told = self.model.payments[step.payment], self.history.payments[step.payment]
+        payment.facts.add(step.fact)
+        if not payment.is_named and names_target(step.source, step.fact):
+            payment.order, payment.email, payment.is_named = told.order, told.email, True
 
     def sent(self, payment: Payment) -> int:
         """How many events of a payment were acknowledged."""

@@ -71,6 +71,13 @@ class Telling:
         return major(about or 0, self.payment.currency)
 
 
+def names_target(source: str, fact: Fact) -> bool:
+    """Whether the event says which order, or whose, the payment is for."""
+    if source == "cards":
+        return fact.kind not in ("refunded", "disputed", "won", "lost")
+    return source != "shop" or fact.kind != "refunded" or fact.minute % 2 == 1
+
+
 def tilda(told: Telling) -> Delivery:
     said = {
         "external_payment_id": told.name,
@@ -96,11 +103,11 @@ STANDARD: Final = {
 
 
 def standard(told: Telling) -> Delivery:
-    payment, names_order = told.payment, told.fact.kind != "refunded" or told.fact.minute % 2
+    payment, is_named = told.payment, names_target("shop", told.fact)
     data = {
         "payment_id": told.name,
-        "order": payment.order if names_order else None,
-        "email": payment.email if names_order else None,
+        "order": payment.order if is_named else None,
+        "email": payment.email if is_named else None,
         "plan_id": payment.plan,
         "amount": told.amount,
         "currency": payment.currency,
