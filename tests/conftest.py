@@ -58,8 +58,8 @@ BROKERS: Final = pytest.StashKey[set[str]]()
 
 
 LONGEST_FIRST: Final = (
-    "faults", "guards", "hooks", "bus", "scenarios", "runtime", "cli", "reconciliation", "lookup",
-    "api", "payouts", "payments", "processing",
+    "faults", "guards", "model", "hooks", "bus", "scenarios", "runtime", "cli", "reconciliation",
+    "lookup", "api", "payouts", "payments", "processing",
 )  # fmt: skip
 """The folders with long tests. Begun last, they would leave the cores idle."""
 

@@ -172,7 +172,8 @@ class State:
         They are loaded only when a period is taken back or given again. Raises GrantsMissingError,
         GrantsLockedError.
         """
-        if self.grants is not None:
+        is_stored = any(one.id == subscription_id for one in self.subscriptions.loaded.values())
+        if self.grants is not None and is_stored:  # a new one has only grants of this batch
             stored = self.grants.get(subscription_id)
             if stored is None:
                 raise GrantsMissingError(subscription_id)
