@@ -55,7 +55,12 @@ def unapplied(shop: Stage) -> Payment:
             disputed_at=hours(7),
             dispute_won_at=hours(8),
             dispute_answer_by=hours(13),
-            refund_times={"=31": hours(5), "#r": hours(6)},
+            refund_times={
+                "=31": hours(5),
+                "#r": hours(6),
+                "EUR#7#e": hours(7),
+                "~EUR#e": hours(7),
+            },
             other_captures=frozenset({Money(700, "RUB"), Money(800, "EUR")}),
         ),
         order="reference",
@@ -156,7 +161,7 @@ async def test_every_column_of_a_subscription_is_written_by_its_name(shop: Stage
     """FUL-1 DAT-1"""
     user_id = await shop.user("p@example.com")
     subscription = Subscription(
-        SubscriptionId(uuid7()), user_id, "product", SubscriptionStatus.CANCELED, hours(1)
+        SubscriptionId(uuid7()), user_id, "product", SubscriptionStatus.ACTIVE, hours(1)
     )
     async with shop.database.transaction() as connection:
         await store.write(connection, Changes(subscriptions=[subscription]), NOW)
