@@ -23,15 +23,15 @@ from paidonce.core.events import (
     SourceId,
     UserId,
 )
-from paidonce.core.money import Money
-from paidonce.core.payments import (
+from paidonce.core.facts import (
     Facts,
-    Payment,
     PaymentStatus,
     facts_from_event,
     merge,
     settle_foreign_refunds,
 )
+from paidonce.core.money import Money
+from paidonce.core.payments import Payment
 from paidonce.core.plans import Plan, plan_book
 from paidonce.core.refunds import gateway_total, refunded_sum
 from paidonce.core.state import Decision, State

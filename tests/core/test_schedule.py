@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paidonce.core.events import EventType, PaymentEvent, PaymentId, Refund
+from paidonce.core.facts import Facts, merge, settle_foreign_refunds
 from paidonce.core.money import Money
 from paidonce.core.orders import Kind
-from paidonce.core.payments import Facts, merge, settle_foreign_refunds
 from paidonce.core.plans import Duration
 from paidonce.core.refunds import MAX_REFUND_TIMES
 from paidonce.core.subscriptions import Grant, Period, next_period, schedule

@@ -17,9 +17,10 @@ from paidonce.core.events import (
     SubscriptionId,
     UserId,
 )
+from paidonce.core.facts import Facts
 from paidonce.core.money import Money
 from paidonce.core.orders import Kind, Order, OrderStatus
-from paidonce.core.payments import Acceptance, Facts, Payment
+from paidonce.core.payments import Acceptance, Payment
 from paidonce.core.subscriptions import Subscription, SubscriptionStatus
 from paidonce.db.queries import WrittenRow
 from paidonce.linking import store as linking_store
