@@ -8,8 +8,8 @@ from typing import Any
 from paidonce.audit.model import AuditQuery
 from paidonce.bootstrap.services import Services
 from paidonce.core.events import EventStatus
+from paidonce.core.facts import PaymentStatus
 from paidonce.core.orders import Kind
-from paidonce.core.payments import PaymentStatus
 from paidonce.events.model import EventQuery
 from paidonce.orders.model import OrderQuery
 from paidonce.payments.model import PaymentQuery

@@ -27,9 +27,10 @@ from paidonce.core.events import (
     UserId,
     WalletId,
 )
+from paidonce.core.facts import PaymentStatus
 from paidonce.core.money import Money
 from paidonce.core.orders import BookingStatus, Kind, Order, OrderStatus, booking_status
-from paidonce.core.payments import Payment, PaymentStatus
+from paidonce.core.payments import Payment
 from paidonce.core.plans import Plan, plan_book
 from paidonce.core.state import Applied, Decision, Rows, State
 from paidonce.core.subscriptions import Subscription

@@ -23,15 +23,15 @@ from paidonce.core.events import (
     SourceId,
     UserId,
 )
-from paidonce.core.money import Money
-from paidonce.core.payments import (
+from paidonce.core.facts import (
     Facts,
-    Payment,
     PaymentStatus,
     facts_from_event,
     merge,
     settle_foreign_refunds,
 )
+from paidonce.core.money import Money
+from paidonce.core.payments import Payment
 from paidonce.core.plans import Plan, plan_book
 from paidonce.core.refunds import gateway_total, refunded_sum
 from paidonce.core.state import Decision, State
@@ -477,6 +477,22 @@ def test_a_capture_in_their_currency_makes_them_its_own(refunds: Sequence[Paymen
         found = Life().hears(*life).payment.facts
         assert (found.currency, found.refunded_minor) == ("EUR", 700)
         assert found.has_foreign_refund
+
+
+def test_a_settled_refund_stays_settled_when_the_currency_changes_twice() -> None:
+    """PAY-12 PAY-2: from foreign to the payment's own, and to foreign again."""
+    in_euro, in_roubles = (
+        Facts(captured=Money(*sum_), paid_at=NOW) for sum_ in ((2, "EUR"), (3, "RUB"))
+    )
+    first = merge(Facts(captured=Money(1, "RUB"), paid_at=NOW), facts_from_event(REFUNDS[1], NOW))
+    assert first.has_foreign_refund
+    settled = settle_foreign_refunds(first)
+    own = merge(settled, in_euro)
+    assert (own.refunds, own.has_foreign_refund) == ({"r-e": 700}, False)
+    again = merge(own, in_roubles)
+    assert again == merge(settled, merge(in_euro, in_roubles))
+    assert (again.refunds, again.has_foreign_refund) == ({}, False)
+    assert merge(again, facts_from_event(REFUNDS[0], NOW)).has_foreign_refund
 
 
 @pytest.mark.parametrize("late", [FAILED, VOIDED, PENDING, PROCESSING])

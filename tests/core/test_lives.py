@@ -8,9 +8,9 @@ from typing import Final
 import pytest
 
 from paidonce.core.events import Code, EventType, PaymentEvent, Refund
+from paidonce.core.facts import PaymentStatus
 from paidonce.core.money import Money
 from paidonce.core.orders import BookingStatus, Kind, OrderStatus
-from paidonce.core.payments import PaymentStatus
 from tests.core.lives import (
     EMAIL,
     PERIOD,

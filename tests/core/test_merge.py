@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paidonce.core.events import Code, ExternalId, PaymentEvent, PaymentId
-from paidonce.core.payments import Facts, Payment, merge, merge_payments
+from paidonce.core.facts import Facts, merge
+from paidonce.core.payments import Payment, merge_payments
 from tests.core.test_facts import (
     ALL_BACK,
     EMAIL,

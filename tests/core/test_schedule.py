@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paidonce.core.events import EventType, PaymentEvent, PaymentId, Refund
+from paidonce.core.facts import Facts, merge, settle_foreign_refunds
 from paidonce.core.money import Money
 from paidonce.core.orders import Kind
-from paidonce.core.payments import Facts, merge
 from paidonce.core.plans import Duration
 from paidonce.core.refunds import MAX_REFUND_TIMES
 from paidonce.core.subscriptions import Grant, Period, next_period, schedule
@@ -251,3 +251,14 @@ def test_only_some_times_of_refunds_are_remembered() -> None:
         merged = merge(merged, Facts(refund_times={f"#{number}": NOW - days(number / 100)}))
     assert len(merged.refund_times) == MAX_REFUND_TIMES
     assert min(merged.refund_times.values()) == NOW - days((MAX_REFUND_TIMES + 49) / 100)
+
+
+def test_marks_of_settled_refunds_do_not_displace_refunds() -> None:
+    """PAY-12 REC-6: each has a limit of its own."""
+    foreign = {f"EUR#1#{number}": NOW for number in range(MAX_REFUND_TIMES)}
+    settled = settle_foreign_refunds(Facts(captured=PRICE, refund_times=foreign))
+    earlier = Facts(refund_currency="EUR", refunds={"e": 1}, refund_times={"#e": NOW - days(1)})
+    merged = merge(settled, earlier)
+    assert merged.has_foreign_refund
+    assert len(merged.refund_times) == 2 * MAX_REFUND_TIMES
+    assert not settle_foreign_refunds(merged).has_foreign_refund

@@ -9,9 +9,10 @@ from typing import Final
 import pytest
 
 from paidonce.core.events import Code, EventType, PaymentEvent, Refund
+from paidonce.core.facts import MAX_CAPTURES, merge
 from paidonce.core.money import Money
 from paidonce.core.orders import BookingStatus, Kind, OrderStatus
-from paidonce.core.payments import MAX_CAPTURES, Payment, merge
+from paidonce.core.payments import Payment
 from paidonce.core.state import Applied, Reinstated, Reversed
 from paidonce.errors import ConflictError
 from paidonce.processing.items import Link, apply_link

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from paidonce.core.decide import decide
 from paidonce.core.events import ExternalId, PaymentEvent, PaymentId, ReceivedEvent
-from paidonce.core.payments import Facts, Payment, merge_payments
+from paidonce.core.facts import Facts
+from paidonce.core.payments import Payment, merge_payments
 from tests.core.test_facts import (
     FAILED,
     NOW,

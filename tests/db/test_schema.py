@@ -12,8 +12,8 @@ import pytest_asyncio
 from uuid_utils.compat import uuid7
 
 from paidonce.core.events import EventStatus
+from paidonce.core.facts import Facts, PaymentStatus
 from paidonce.core.money import Money
-from paidonce.core.payments import Facts, PaymentStatus
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.db.schema import ensure_partitions

@@ -14,7 +14,7 @@ import pytest_asyncio
 from benchmarks.search.fill import fill
 from paidonce.audit import store as audit_store
 from paidonce.core.events import EventStatus
-from paidonce.core.payments import PaymentStatus
+from paidonce.core.facts import PaymentStatus
 from paidonce.db import search
 from paidonce.db.pool import Database, open_database
 from paidonce.db.queries import Connection, Query

@@ -324,7 +324,7 @@ GUARDS: Final = (
     Guard(
         "one payment for an order",
         "PAY-7",
-        _APPLYING,
+        "core/problems.py",
         "    if order.applied_payment_id is not None:\n        return EventProblem(",
         "    if False:\n        return EventProblem(",
         f"{_RIVALS}a_second_payment_is_neither_lost_nor_retried_for_ever",
@@ -333,7 +333,7 @@ GUARDS: Final = (
     Guard(
         "no payment for a closed order",
         "FUL-3",
-        _APPLYING,
+        "core/problems.py",
         "    if order.closed_at is not None:\n        return EventProblem(",
         "    if False:\n        return EventProblem(",
         f"{_ORDER_RACES}no_interleaving_loses_or_repeats_an_effect[closing and paying]",
@@ -513,7 +513,7 @@ GUARDS: Final = (
     Guard(
         "all captured sums are remembered",
         "PAY-10",
-        "core/payments.py",
+        "core/facts.py",
         "        other_captures=_merge_captures(one, other, captured),\n",
         "",
         f"{_STANDS}an_order_that_comes_last_finds_the_sum_that_pays_it",
@@ -1207,8 +1207,8 @@ GUARDS: Final = (
         "a handler's failure holds the payment",
         "FUL-5",
         _APPLYING,
-        " or unlinked or context.blocked_by\n",
-        " or unlinked\n",
+        "        or context.blocked_by\n",
+        "",
         f"{_HANDLERS}a_retry_leaves_the_payment_unapplied_and_calls_again_later",
         is_kin=True,
     ),
@@ -1612,7 +1612,7 @@ GUARDS: Final = (
     Guard(
         "late money alone is never applied",
         "PRV-8",
-        _APPLYING,
+        "core/problems.py",
         "    if payment.facts.is_expired:\n",
         "    if False:\n",
         f"{_LATE}an_expired_capture_is_not_applied_by_a_user_an_order_or_a_merge",
@@ -1638,7 +1638,7 @@ GUARDS: Final = (
     Guard(
         "late sums do not mend wrong ones",
         "PRV-8",
-        "core/payments.py",
+        "core/facts.py",
         "if not (one.is_expired and other.has_timely_capture):",
         "if True:",
         f"{_LATE}an_expired_amount_does_not_count_beside_one_in_time",

@@ -25,8 +25,9 @@ from paidonce.core.events import (
     SourceId,
     parse_reason,
 )
+from paidonce.core.facts import Facts
 from paidonce.core.money import Money
-from paidonce.core.payments import Facts, Payment
+from paidonce.core.payments import Payment
 from paidonce.core.plans import Plan, plan_book
 from paidonce.core.state import Applied, Decision, Reinstated, Reversed, State
 from paidonce.errors import ConfigurationError

@@ -266,7 +266,7 @@ class _Writer:
             if self._is(0.85):
                 yield step
         for payment in self.made.payments.values():
-            for number, fact in enumerate(list(self._facts(payment))):
+            for number, fact in enumerate(self._facts(payment)):
                 event_id = f"evt-{payment.name}-{payment.source}-{number}"
                 copies = self.dice.choice([1, 1, 1, 2, 3])
                 told = self._as_told(payment, fact)

@@ -10,8 +10,8 @@ from typing import Any, Final, cast
 
 import pytest
 
-from paidonce.core.apply import blocked_on_order
 from paidonce.core.events import EventType
+from paidonce.core.problems import blocked_on_order
 from paidonce.db.pool import Trouble, trouble
 from paidonce.db.queries import Connection
 from paidonce.errors import NotFoundError

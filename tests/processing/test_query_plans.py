@@ -13,8 +13,9 @@ import pytest_asyncio
 from asyncpg.connection import LoggedQuery
 
 from paidonce.core.events import EventStatus, PaymentId, SourceId, SubscriptionId, UserId
+from paidonce.core.facts import Facts
 from paidonce.core.money import Money
-from paidonce.core.payments import Facts, Payment
+from paidonce.core.payments import Payment
 from paidonce.core.subscriptions import Subscription, SubscriptionStatus
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection, Query

@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 from uuid_utils.compat import uuid7
 
-from paidonce.core.apply import blocked_on_email
 from paidonce.core.events import EventId, EventType, ExternalId, PaymentId
+from paidonce.core.problems import blocked_on_email
 from paidonce.db.queries import Connection
 from paidonce.linking import store as linking_store
 from paidonce.linking.linker import Linker

@@ -17,9 +17,10 @@ from paidonce.core.events import (
     SubscriptionId,
     UserId,
 )
+from paidonce.core.facts import Facts
 from paidonce.core.money import Money
 from paidonce.core.orders import Kind, Order, OrderStatus
-from paidonce.core.payments import Acceptance, Facts, Payment
+from paidonce.core.payments import Acceptance, Payment
 from paidonce.core.subscriptions import Subscription, SubscriptionStatus
 from paidonce.db.queries import WrittenRow
 from paidonce.linking import store as linking_store
@@ -55,7 +56,12 @@ def unapplied(shop: Stage) -> Payment:
             disputed_at=hours(7),
             dispute_won_at=hours(8),
             dispute_answer_by=hours(13),
-            refund_times={"=31": hours(5), "#r": hours(6)},
+            refund_times={
+                "=31": hours(5),
+                "#r": hours(6),
+                "EUR#7#e": hours(7),
+                "~EUR#e": hours(7),
+            },
             other_captures=frozenset({Money(700, "RUB"), Money(800, "EUR")}),
         ),
         order="reference",

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paidonce.core.events import Code, EventType, ExternalId, Ignored, PaymentEvent, Refund
+from paidonce.core.facts import facts_from_event, merge
 from paidonce.core.money import Money
-from paidonce.core.payments import facts_from_event, merge
 from paidonce.errors import (
     ConfigurationError,
     GatewayMismatchError,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paidonce.core.events import EventType, ExternalId, PaymentEvent
+from paidonce.core.facts import Facts, facts_from_event, merge
 from paidonce.core.money import Money
-from paidonce.core.payments import Facts, facts_from_event, merge
 from paidonce.reconciliation.model import ComparisonCounts, CurrencyTotals, Difference, compare
 
 NOW: Final = datetime(2026, 11, 16, tzinfo=UTC)

@@ -17,10 +17,23 @@ from paidonce.core.money import Money, matches
 from paidonce.core.orders import Kind, Order, mark_free, mark_paid, mark_unpaid
 from paidonce.core.payments import Payment, order_target, payable_sum, plan_target
 from paidonce.core.plans import Plan
+from paidonce.core.problems import (
+    Price,
+    blocked_on_order,
+    find_blocker,
+    order_mismatch,
+    order_not_payable,
+    plan_unknown,
+    price_mismatch,
+    subscription_canceled,
+    unlinked_problem,
+    unpaid_review,
+    user_missing,
+    wrong_amount,
+)
 from paidonce.core.standing import (
     move_money,
     review_money,
-    review_refunds,
     update_standing,
     with_period_of,
     without_period,
@@ -47,14 +60,6 @@ class ApplyContext:
     blocked_by: EventProblem | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What the payment has to match, and the captured sum that does."""
-
-    amount: Money
-    payable: Money | None
-
-
 def apply(
     state: State, before: Payment | None, payment: Payment, context: ApplyContext, now: datetime
 ) -> Decision:
@@ -73,18 +78,18 @@ def apply(
             return _leave_unapplied(Decision(PROCESSED, before, payment), context.blocked_by)
         return _with_reported(_with_review(decision, price), payment, context, price)
     if not _has_money(payment):
-        return Decision(PROCESSED, before, replace(payment, review=_unpaid_review(payment)))
+        return Decision(PROCESSED, before, replace(payment, review=unpaid_review(payment)))
     user_id = _find_user(state, payment, context.link_by_email)
-    unlinked = _unlinked_problem(payment, context.link_by_email) if user_id is None else None
+    unlinked = unlinked_problem(payment, context.link_by_email) if user_id is None else None
     if unlinked is not None and unlinked.code is Code.UNLINKED_PAYMENT and payment.plan_id is None:
         # Nothing says what it is for: a later event, or an operator, may still name it.
         unknown = Decision(PROCESSED, before, payment)
-        return _leave_unapplied(unknown, _find_blocker(payment) or unlinked)
+        return _leave_unapplied(unknown, find_blocker(payment) or unlinked)
     problem = (
-        _find_blocker(payment)
-        or _price_mismatch(payment, price)
+        find_blocker(payment)
+        or price_mismatch(payment, price)
         or unlinked
-        or _subscription_canceled(state, user_id, plan)
+        or subscription_canceled(state, user_id, plan)
         or context.blocked_by
     )
     if problem is not None:
@@ -97,21 +102,6 @@ def apply(
     return _apply_plan(state, before, payment, price, plan, user_id, now)
 
 
-def blocked_on_email(key: str) -> str:
-    """The name of a missing user. Events are blocked on it in the queue."""
-    return f"email:{key}"
-
-
-def blocked_on_order(reference: str) -> str:
-    """The name of a missing order."""
-    return f"order:{reference}"
-
-
-def blocked_on_payment(payment: Payment) -> str:
-    """The name of a payment that is not linked."""
-    return f"payment:{payment.id}"
-
-
 def _apply_to_order(
     state: State, before: Payment | None, payment: Payment, context: ApplyContext, now: datetime
 ) -> Decision:
@@ -120,10 +110,10 @@ def _apply_to_order(
     decision = Decision(PROCESSED, before, payment, order=order)
     if order is None:
         if not _has_money(payment):
-            return replace(decision, payment=replace(payment, review=_unpaid_review(payment)))
+            return replace(decision, payment=replace(payment, review=unpaid_review(payment)))
         name = blocked_on_order(payment.order)
         missing = EventProblem(Code.ORDER_MISSING, "there is no such order yet", False, name)
-        return _leave_unapplied(decision, _find_blocker(payment) or missing)
+        return _leave_unapplied(decision, find_blocker(payment) or missing)
     price = Price(order.amount, order.payable_sum(payment))
     if payment.applied_at is not None:
         after = update_standing(state, decision, price.payable, now)
@@ -132,12 +122,12 @@ def _apply_to_order(
         after = _with_order_status(state, after)
         return _with_reported(_with_review(after, price), payment, context, price)
     if not _has_money(payment):
-        reviewed = replace(payment, review=_unpaid_review(payment))
+        reviewed = replace(payment, review=unpaid_review(payment))
         return _with_order_status(state, replace(decision, payment=reviewed))
     problem = (
-        _find_blocker(payment)
-        or _order_mismatch(order, payment, price)
-        or _order_not_payable(order, payment)
+        find_blocker(payment)
+        or order_mismatch(order, payment, price)
+        or order_not_payable(order, payment)
     )
     if problem is not None:
         return _with_reported(_leave_unapplied(decision, problem), payment, context, price)
@@ -197,7 +187,7 @@ def _fulfill_subscription(
         user_id = state.users.get(email_key(order.email))
     if user_id is None:
         assert order.email is not None, "an order for a subscription names its user"
-        return _user_missing(order.email)
+        return user_missing(order.email)
     owned = replace(payment, user_id=user_id)
     earlier = next((one for one in state.payments_of(order) if one.subscription_id), None)
     if order.is_fulfilled and earlier is not None:
@@ -205,8 +195,8 @@ def _fulfill_subscription(
         return replace(decision, payment=with_period_of(owned, earlier), others=others)
     plan = _find_plan(state, order.plan_id, payment)
     if plan is None:
-        return _plan_unknown(order.plan_id)
-    canceled = _subscription_canceled(state, user_id, plan)
+        return plan_unknown(order.plan_id)
+    canceled = subscription_canceled(state, user_id, plan)
     if canceled is not None:
         return canceled
     before, after, start = _extend_subscription(state, user_id, plan, now)
@@ -305,9 +295,9 @@ def _with_review(decision: Decision, price: Price | None) -> Decision:
 def _applied_review(decision: Decision, price: Price | None) -> Reason | None:
     payment = decision.payment
     assert payment is not None
-    problem = _find_blocker(payment)
+    problem = find_blocker(payment)
     if problem is None and not payment.is_in_effect and payment.has_funds and decision.order:
-        problem = _order_not_payable(decision.order, payment)
+        problem = order_not_payable(decision.order, payment)
     if problem is not None:
         return problem.code
     return review_money(payment, price.amount if price else None)
@@ -322,7 +312,7 @@ def _with_reported(
         return decision
     if decision.outcome.code in _OUTRANKING or _fits(reported, payment, price):
         return decision
-    wrong = _wrong_amount(reported, price.amount)
+    wrong = wrong_amount(reported, price.amount)
     return replace(decision, outcome=wrong.outcome, blocked_on=None)
 
 
@@ -331,67 +321,6 @@ def _fits(reported: Money, payment: Payment, price: Price) -> bool:
     if reported in (price.payable, Money(payment.applied_minor, price.amount.currency)):
         return True
     return reported.amount_minor > 0 and matches(reported, price.amount)
-
-
-def _unpaid_review(payment: Payment) -> Code | None:
-    """Why a payment without known money needs review.
-
-    Once all of the money is back, there is nothing to link any more.
-    """
-    facts = payment.facts
-    if payment.is_contested and not facts.is_returned:
-        return Code.LINK_CONFLICT
-    if facts.unreadable_at is not None:
-        return Code.MALFORMED
-    is_back = facts.refunded_minor > 0 or facts.canceled_at is not None
-    if facts.captured_minor == 0 and is_back:
-        return Code.PAYMENT_MISSING
-    return review_refunds(payment)
-
-
-def _find_blocker(payment: Payment) -> EventProblem | None:
-    """Why the payment cannot be applied to anything."""
-    if payment.is_contested:
-        return EventProblem(Code.LINK_CONFLICT, "its events name different orders or users")
-    if payment.is_for_refund:
-        return EventProblem(Code.REFUND_WANTED, "it is marked for refund")
-    if payment.facts.is_expired:
-        return EventProblem(
-            Code.TIMESTAMP_EXPIRED, "the capture is known only from expired deliveries"
-        )
-    return None
-
-
-def _order_mismatch(order: Order, payment: Payment, price: Price) -> EventProblem | None:
-    """Why this payment does not fit this order."""
-    if order.is_free:
-        return EventProblem(Code.DUPLICATE_PAYMENT, "the order is free: nothing is to be paid")
-    if not order.accepts_source(payment.source_id):
-        return EventProblem(Code.LINK_CONFLICT, "payments of this source do not pay that order")
-    return _price_mismatch(payment, price)
-
-
-def _order_not_payable(order: Order, payment: Payment) -> EventProblem | None:
-    """Why the order does not accept the payment."""
-    if order.applied_payment_id is not None:
-        return EventProblem(Code.DUPLICATE_PAYMENT, "the order is paid by another payment already")
-    if order.closed_at is not None:
-        return EventProblem(Code.ORDER_CLOSED, "the order was closed before it was paid")
-    if order.had_expired(payment):
-        return EventProblem(Code.ORDER_EXPIRED, "it was paid after the order had expired")
-    return None
-
-
-def _subscription_canceled(
-    state: State, user_id: UserId | None, plan: Plan | None
-) -> EventProblem | None:
-    """Whether the user's subscription to the product of the plan takes no payment."""
-    if user_id is None or plan is None:
-        return None
-    subscription = state.subscriptions.get((user_id, plan.product))
-    if subscription is None or not subscription.is_canceled:
-        return None
-    return EventProblem(Code.SUBSCRIPTION_CANCELED, "the subscription of the user is canceled")
 
 
 def fulfill_free(state: State, order: Order, now: datetime) -> Decision:
@@ -403,9 +332,9 @@ def fulfill_free(state: State, order: Order, now: datetime) -> Decision:
         return decision
     assert order.user_id is not None, "a free order for a subscription names its user"
     plan = state.plans.find(order.plan_id, now)
-    problem = _subscription_canceled(state, order.user_id, plan)
+    problem = subscription_canceled(state, order.user_id, plan)
     if plan is None or problem is not None:
-        raise ConflictError((problem or _plan_unknown(order.plan_id)).message)
+        raise ConflictError((problem or plan_unknown(order.plan_id)).message)
     before, longer, _ = _extend_subscription(state, order.user_id, plan, now)
     return replace(decision, subscription_before=before, subscription=longer)
 
@@ -424,32 +353,10 @@ def _price_of_plan(plan: Plan | None, payment: Payment) -> Price | None:
     return Price(plan.price, payable_sum(payment, plan.price, plan_target(plan.id)))
 
 
-def _price_mismatch(payment: Payment, price: Price | None) -> EventProblem | None:
-    """Why no captured sum of the payment fits."""
-    if price is None:
-        return _plan_unknown(payment.plan_id)
-    captured = payment.facts.captured
-    if price.payable is not None or captured is None:
-        return None
-    return _wrong_amount(captured, price.amount)
-
-
-def _wrong_amount(paid: Money, price: Money) -> EventProblem:
-    if paid.currency != price.currency:
-        message = f"paid {paid}, but the price is in {price.currency}"
-        return EventProblem(Code.CURRENCY_MISMATCH, message)
-    return EventProblem(Code.AMOUNT_MISMATCH, f"paid {paid}, but the price is {price}")
-
-
 def _find_plan(state: State, plan_id: str | None, payment: Payment) -> Plan | None:
     """The plan as it was when the payment was made."""
     paid_at = payment.facts.paid_at
     return state.plans.find(plan_id, paid_at) if paid_at else None
-
-
-def _plan_unknown(plan_id: str | None) -> EventProblem:
-    message = "there is no such plan" if plan_id else "there is no default plan"
-    return EventProblem(Code.PLAN_UNKNOWN, message)
 
 
 def _find_user(state: State, payment: Payment, link_by_email: bool) -> UserId | None:
@@ -457,15 +364,3 @@ def _find_user(state: State, payment: Payment, link_by_email: bool) -> UserId | 
     if payment.user_id is not None or payment.email is None or not link_by_email:
         return payment.user_id
     return state.users.get(email_key(payment.email))
-
-
-def _unlinked_problem(payment: Payment, link_by_email: bool) -> EventProblem:
-    if payment.email is not None and link_by_email:
-        return _user_missing(payment.email)
-    message = "the payment names no order and no known user"
-    return EventProblem(Code.UNLINKED_PAYMENT, message, False, blocked_on_payment(payment))
-
-
-def _user_missing(email: str) -> EventProblem:
-    name = blocked_on_email(email_key(email))
-    return EventProblem(Code.USER_MISSING, "no user has this e-mail address yet", False, name)

@@ -22,14 +22,8 @@ from paidonce.core.events import (
     ReceivedEvent,
     SourceId,
 )
-from paidonce.core.payments import (
-    Payment,
-    has_foreign_refund,
-    is_out_of_order,
-    merge_event,
-    merge_payments,
-    new_payment,
-)
+from paidonce.core.facts import has_foreign_refund, is_out_of_order
+from paidonce.core.payments import Payment, merge_event, merge_payments, new_payment
 from paidonce.core.state import Decision, State
 
 

@@ -14,8 +14,9 @@ from paidonce.core.events import (
     PaymentEvent,
     Refund,
 )
+from paidonce.core.facts import facts_from_event, merge
 from paidonce.core.money import Money
-from paidonce.core.payments import Payment, facts_from_event, merge
+from paidonce.core.payments import Payment
 from paidonce.errors import ConflictError, UnprocessableRequestError
 
 IDEMPOTENCY_CONFLICT: Final = "IDEMPOTENCY_CONFLICT"

@@ -11,8 +11,9 @@ from enum import StrEnum
 from typing import Final
 
 from paidonce.core.events import OrderId, PaymentId, SourceId, UserId, WalletId
+from paidonce.core.facts import Facts, PaymentStatus
 from paidonce.core.money import Money
-from paidonce.core.payments import Facts, Payment, PaymentStatus, order_target, payable_sum
+from paidonce.core.payments import Payment, order_target, payable_sum
 
 MAX_REFERENCE: Final = 255
 """The longest accepted reference: an event cannot carry a longer one."""

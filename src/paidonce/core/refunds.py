@@ -7,7 +7,10 @@ refunds are foreign is known when the capture is, so it may change. The keys of 
     #re_1         a single refund, by its id
     EUR=500       a foreign total
     EUR#500#re_1  a foreign single refund
-    ~EUR=500      a foreign refund that an operator has dealt with
+    ~EUR=500      the mark of a total that an operator has dealt with while it was foreign
+    ~EUR#re_1     the mark of such a single refund, whatever its amount
+
+A mark stays when its refund becomes the payment's own: the refund may become foreign again.
 """
 
 from collections.abc import Mapping
@@ -26,7 +29,7 @@ MAX_REFUND_TIMES: Final = 256
 """For how many refunds of a payment the time is remembered: the earliest ones."""
 
 _SETTLED: Final = "~"
-_OWN: Final = (TOTAL, SINGLE)
+_NOT_FOREIGN: Final = (TOTAL, SINGLE, _SETTLED)
 _CODE_LENGTH: Final = 3
 _UNKNOWN: Final = datetime(1, 1, 1, tzinfo=UTC)
 
@@ -42,36 +45,38 @@ class OwnRefunds(NamedTuple):
 
 
 class _Foreign(NamedTuple):
-    """A foreign refund. `name` identifies it: its currency, and its total or its id."""
+    """A foreign refund: `value` is its id, or the amount of a total."""
 
-    name: tuple[str, str, str]
+    currency: str
+    kind: str
+    value: str
     amount_minor: int
-    is_settled: bool
 
     @property
     def key(self) -> str:
-        currency, kind, refund_id = self.name
-        amount = f"{self.amount_minor}{SINGLE}{refund_id}" if kind == SINGLE else refund_id
-        return f"{_SETTLED if self.is_settled else ''}{currency}{kind}{amount}"
+        amount = f"{self.amount_minor}{SINGLE}" if self.kind == SINGLE else ""
+        return f"{self.currency}{self.kind}{amount}{self.value}"
+
+    @property
+    def mark(self) -> str:
+        return f"{_SETTLED}{self.currency}{self.kind}{self.value}"
 
 
 def has_foreign(times: Times) -> bool:
     """Whether there is a foreign refund that nobody has dealt with."""
-    return any(key[0] not in (TOTAL, SINGLE, _SETTLED) for key in times)
+    return any(_read(key).mark not in times for key in times if _is_foreign(key))
 
 
 def foreign_ids(times: Times) -> frozenset[str]:
     """The ids of foreign refunds."""
-    found = (_read(key).name for key in times if key[0] not in _OWN)
-    return frozenset(refund_id for _, kind, refund_id in found if kind == SINGLE)
+    found = (_read(key) for key in times if _is_foreign(key))
+    return frozenset(one.value for one in found if one.kind == SINGLE)
 
 
 def settle(times: Times) -> Times:
     """The times after an operator has dealt with the foreign refunds."""
-    return {
-        key if key[0] in _OWN else _read(key)._replace(is_settled=True).key: at
-        for key, at in times.items()
-    }
+    marks = {_read(key).mark: at for key, at in times.items() if _is_foreign(key)}
+    return {**marks, **times}
 
 
 def in_currency(known: OwnRefunds, before: str | None, currency: str) -> OwnRefunds:
@@ -79,7 +84,7 @@ def in_currency(known: OwnRefunds, before: str | None, currency: str) -> OwnRefu
     if before not in (None, currency):
         assert before is not None
         known = OwnRefunds(0, {}, _all_foreign(known, before))
-    if all(key[0] in _OWN for key in known.times):
+    if not any(map(_is_foreign, known.times)):
         return known
     return _without_foreign(known, currency)
 
@@ -91,27 +96,36 @@ def merge_times(one: Times, other: Times) -> Times:
     if not one:
         return other
     merged = {key: min(filter(None, (one.get(key), other.get(key)))) for key in {*one, *other}}
-    if any(key[0] not in _OWN for key in merged):
+    if any(map(_is_foreign, merged)):
         merged = _unique(merged)
-    if len(merged) <= MAX_REFUND_TIMES:
-        return merged
-    return dict(sorted(merged.items(), key=lambda item: (item[1], item[0]))[:MAX_REFUND_TIMES])
+    return merged if len(merged) <= MAX_REFUND_TIMES else _earliest(merged)
+
+
+def _earliest(times: Times) -> Times:
+    """The earliest refunds, and as many marks: neither takes the place of the other."""
+    ranked = sorted(times.items(), key=lambda item: (item[1], item[0]))
+    refunds = [item for item in ranked if item[0][0] != _SETTLED]
+    marks = [item for item in ranked if item[0][0] == _SETTLED]
+    return dict(refunds[:MAX_REFUND_TIMES] + marks[:MAX_REFUND_TIMES])
+
+
+def _is_foreign(key: str) -> bool:
+    return key[0] not in _NOT_FOREIGN
 
 
 def _read(key: str) -> _Foreign:
-    rest = key.removeprefix(_SETTLED)
-    currency, kind, rest = rest[:_CODE_LENGTH], rest[_CODE_LENGTH], rest[_CODE_LENGTH + 1 :]
-    amount, _, refund_id = rest.partition(SINGLE) if kind == SINGLE else (rest, "", rest)
-    return _Foreign((currency, kind, refund_id), int(amount), key.startswith(_SETTLED))
+    currency, kind, rest = key[:_CODE_LENGTH], key[_CODE_LENGTH], key[_CODE_LENGTH + 1 :]
+    amount, _, value = rest.partition(SINGLE) if kind == SINGLE else (rest, "", rest)
+    return _Foreign(currency, kind, value, int(amount))
 
 
 def _all_foreign(known: OwnRefunds, currency: str) -> Times:
-    times = {key: at for key, at in known.times.items() if key[0] not in _OWN}
+    times = {key: at for key, at in known.times.items() if key[0] not in (TOTAL, SINGLE)}
     times |= {currency + key: at for key, at in known.times.items() if key[0] == TOTAL}
     if known.total_minor > 0:
         times.setdefault(f"{currency}{TOTAL}{known.total_minor}", _UNKNOWN)
     for refund_id, amount_minor in known.by_id.items():
-        key = _Foreign((currency, SINGLE, refund_id), amount_minor, is_settled=False).key
+        key = _Foreign(currency, SINGLE, refund_id, amount_minor).key
         times[key] = known.times.get(SINGLE + refund_id, _UNKNOWN)
     return times
 
@@ -120,30 +134,28 @@ def _without_foreign(known: OwnRefunds, currency: str) -> OwnRefunds:
     """Make foreign refunds in this currency the payment's own."""
     total_minor, by_id, times = known.total_minor, dict(known.by_id), dict(known.times)
     for key, at in known.times.items():
-        if key[0] in _OWN or _read(key).name[0] != currency:
+        if not _is_foreign(key) or _read(key).currency != currency:
             continue
-        (_, kind, refund_id), amount_minor, _ = _read(key)
+        _, kind, value, amount_minor = _read(key)
         if kind == SINGLE:
-            by_id[refund_id] = max(amount_minor, by_id.get(refund_id, 0))
+            by_id[value] = max(amount_minor, by_id.get(value, 0))
         else:
             total_minor = max(total_minor, amount_minor)
         del times[key]
-        times[kind + refund_id] = min(at, times.get(kind + refund_id, at))
+        times[kind + value] = min(at, times.get(kind + value, at))
     return OwnRefunds(total_minor, by_id, times)
 
 
 def _unique(times: Times) -> dict[str, datetime]:
-    """Each foreign refund once: the largest amount, the earliest time, settled if it ever was."""
-    unique = {key: at for key, at in times.items() if key[0] in _OWN}
-    found: dict[tuple[str, str, str], tuple[_Foreign, datetime]] = {}
+    """Each foreign refund once: the largest amount, the earliest time."""
+    unique = {key: at for key, at in times.items() if not _is_foreign(key)}
+    found: dict[str, tuple[_Foreign, datetime]] = {}
     for key, at in times.items():
-        if key[0] in _OWN:
+        if not _is_foreign(key):
             continue
         refund = _read(key)
-        known, known_at = found.get(refund.name, (refund, at))
-        amount_minor = max(refund.amount_minor, known.amount_minor)
-        is_settled = refund.is_settled or known.is_settled
-        found[refund.name] = (_Foreign(refund.name, amount_minor, is_settled), min(at, known_at))
+        known, known_at = found.get(refund.mark, (refund, at))
+        found[refund.mark] = (max(refund, known), min(at, known_at))
     return unique | {refund.key: at for refund, at in found.values()}
 
 

@@ -22,9 +22,10 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar, assert_never
 
 from paidonce.core.events import EventProblem, PaymentEvent
+from paidonce.core.facts import PaymentStatus
 from paidonce.core.money import Money
 from paidonce.core.orders import Order
-from paidonce.core.payments import Payment, PaymentStatus
+from paidonce.core.payments import Payment
 from paidonce.core.state import Applied, Decision, Reinstated, Reversed
 from paidonce.db.queries import Connection
 from paidonce.errors import ConfigurationError

@@ -19,11 +19,11 @@ from uuid_utils.compat import uuid7
 
 from paidonce.audit.model import AuditEntry
 from paidonce.audit.store import record_action, record_entries
-from paidonce.core.apply import blocked_on_email, blocked_on_order, blocked_on_payment
 from paidonce.core.email import email_key
 from paidonce.core.events import PaymentId, UserId
 from paidonce.core.operator_refunds import OperatorRefund, require_same
 from paidonce.core.orders import Order
+from paidonce.core.problems import blocked_on_email, blocked_on_order, blocked_on_payment
 from paidonce.db.pool import Database, Trouble, trouble
 from paidonce.db.queries import Connection, from_row
 from paidonce.errors import DatabaseUnavailableError

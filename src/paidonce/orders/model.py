@@ -13,10 +13,10 @@ from pydantic import Field
 
 from paidonce.audit.model import TrailItem
 from paidonce.core.email import email_key
+from paidonce.core.facts import PaymentStatus
 from paidonce.core.input import Input, Reference, Text, Time
 from paidonce.core.money import Money, format_minor
 from paidonce.core.orders import BookingStatus, Kind, OrderStatus, booking_status
-from paidonce.core.payments import PaymentStatus
 from paidonce.core.plans import PlanBook
 from paidonce.db.paging import ListQuery
 from paidonce.db.queries import Row, from_row

@@ -10,10 +10,10 @@ from pydantic import Field, StringConstraints
 from typing_extensions import TypedDict
 
 from paidonce.audit.model import TrailItem
+from paidonce.core.facts import PaymentStatus
 from paidonce.core.input import Reason, Text, Time
 from paidonce.core.money import format_minor
 from paidonce.core.operator_refunds import MAX_REFUND_ID
-from paidonce.core.payments import PaymentStatus
 from paidonce.db.paging import ListQuery
 from paidonce.db.queries import Row, from_row
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from paidonce.core.email import email_key
-from paidonce.core.payments import PaymentStatus
+from paidonce.core.facts import PaymentStatus
 from paidonce.db.paging import Page
 from paidonce.db.queries import Connection, Row, load_queries
 from paidonce.db.search import FIRST_ID, LAST_ID, Search, count_rows, last_id_of

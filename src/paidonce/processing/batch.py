@@ -8,14 +8,7 @@ from typing import Final, assert_never
 import orjson
 from uuid_utils.compat import uuid7
 
-from paidonce.core.apply import (
-    ApplyContext,
-    apply,
-    blocked_on_email,
-    blocked_on_order,
-    blocked_on_payment,
-    fulfill_free,
-)
+from paidonce.core.apply import ApplyContext, apply, fulfill_free
 from paidonce.core.callbacks import NO_CALLBACK
 from paidonce.core.decide import decide
 from paidonce.core.email import email_key
@@ -33,6 +26,7 @@ from paidonce.core.events import (
     UserId,
 )
 from paidonce.core.payments import Payment
+from paidonce.core.problems import blocked_on_email, blocked_on_order, blocked_on_payment
 from paidonce.core.purpose import is_same_purpose, purpose_digest
 from paidonce.core.state import Decision, GrantsLockedError, GrantsMissingError
 from paidonce.core.tally import Tally

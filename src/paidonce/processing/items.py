@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from paidonce.core import events
 from paidonce.core.accept import AcceptRequest, accept
+from paidonce.core.facts import settle_foreign_refunds
 from paidonce.core.masking import Masker
 from paidonce.core.operator_refunds import OperatorRefund, record_refund
 from paidonce.core.orders import Kind
-from paidonce.core.payments import Payment, settle_foreign_refunds
+from paidonce.core.payments import Payment
 from paidonce.core.plans import PlanBook
 from paidonce.core.retry import SLOW_RETRY_CODES, RetryPolicy
 from paidonce.core.state import Decision, State

@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from paidonce.core.apply import blocked_on_email, blocked_on_order
 from paidonce.core.email import email_key
 from paidonce.core.events import Ignored, PaymentEvent
 from paidonce.core.orders import Kind
+from paidonce.core.problems import blocked_on_email, blocked_on_order
 from paidonce.core.state import GrantsMissingError
 from paidonce.db.queries import Connection
 from paidonce.processing import store

@@ -18,9 +18,10 @@ from uuid_utils.compat import uuid7
 from paidonce.core import events
 from paidonce.core.callbacks import gateway_status_of
 from paidonce.core.email import email_key
+from paidonce.core.facts import Facts
 from paidonce.core.money import Money, format_minor
 from paidonce.core.orders import Kind, Order, OrderStatus
-from paidonce.core.payments import Acceptance, Facts, Payment
+from paidonce.core.payments import Acceptance, Payment
 from paidonce.core.refunds import foreign_ids, gateway_total
 from paidonce.core.state import Applied, Effect, Movement, Reinstated, Reversed
 from paidonce.core.subscriptions import Subscription, SubscriptionStatus

@@ -15,9 +15,9 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from paidonce.core.events import EventId, ExternalId, PaymentEvent, PaymentId
+from paidonce.core.facts import Facts, facts_from_event
 from paidonce.core.input import Text, to_utc
 from paidonce.core.money import format_minor
-from paidonce.core.payments import Facts, facts_from_event
 from paidonce.db.paging import ListQuery
 from paidonce.db.queries import from_row
 

@@ -7,8 +7,8 @@ from uuid import UUID
 import asyncpg
 
 from paidonce.core.events import EventId, ExternalId, SourceId
+from paidonce.core.facts import Facts
 from paidonce.core.money import Money
-from paidonce.core.payments import Facts
 from paidonce.db.queries import Connection, load_queries
 from paidonce.reconciliation import model
 
