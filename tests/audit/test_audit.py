@@ -206,6 +206,25 @@ def test_the_audit_log_has_no_addresses(shop: Shop, shared: Shared) -> None:
     assert [one["action"] for one in listed] == actions[::-1]
 
 
+def test_an_actor_with_an_address_is_masked_and_found(shop: Shop, shared: Shared) -> None:
+    """OPS-8 SEC-7: the name of a key may be an address. Two that look alike stay apart."""
+    unique = shop.name("x")
+    names = [f"{local}-{unique}@example.com" for local in ("jane", "john")]
+    for name in names:
+        key = shop.service.api("POST", "/keys", {"name": name, "scope": "operate"}).json["key"]
+        wallet = {"owner": shop.name(name[:4]), "currency": "USD"}
+        created = shop.service.api("POST", "/wallets", wallet, key=key)
+        assert created.http == 201, created.body
+    written = shared.rows("SELECT to_jsonb(a)::text AS text FROM audit_log AS a")
+    assert not any(name in one["text"] for one in written for name in names)
+
+    found = [items(shop.service, "/audit", actor=name) for name in names]
+    assert [[one["action"] for one in entries] for entries in found] == [["wallet_created"]] * 2
+    shown = [entries[0]["actor"] for entries in found]
+    assert all(one.startswith("j***@example.com#") for one in shown)
+    assert [items(shop.service, "/audit", actor=one) for one in shown] == found
+
+
 def test_the_command_lists_the_same(shop: Shop) -> None:
     """OPS-7 OPS-8"""
     reference, payment_id = accepted(shop)

@@ -61,7 +61,8 @@ def wrong_starts(url: str) -> dict[str, tuple[str, list[str]]]:
             ["sources.payments.allow", "10.0.0.0/99", "10.0.0.0/8"]),
         "price without quotes": (
             here + PLAN.format("990.5", "RUB"), ["plans.a.price", "990.5", "in quotes"]),
-        "price of nothing": (here + PLAN.format('"0"', "RUB"), ["plans.a.price", "'0'", "above"]),
+        "price below nothing": (
+            here + PLAN.format('"-1"', "RUB"), ["plans.a.price", "'-1'", "negative"]),
         "price too fine": (here + PLAN.format('"1.005"', "RUB"), ["plans.a.price", "1.005"]),
         "currency": (here + PLAN.format('"1"', "RUBLES"), ["plans.a", "RUBLES", "ISO 4217"]),
         "data_dir is a file": (

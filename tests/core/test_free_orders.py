@@ -7,9 +7,10 @@ from uuid_utils.compat import uuid7
 
 from paidonce.core.apply import fulfill_free
 from paidonce.core.events import ExternalId, OrderId, PaymentId, SourceId, UserId
+from paidonce.core.facts import Facts
 from paidonce.core.money import Money
 from paidonce.core.orders import Kind, Order, OrderStatus
-from paidonce.core.payments import Facts, Payment, payable_sum, plan_target
+from paidonce.core.payments import Payment, payable_sum, plan_target
 from paidonce.core.plans import Plan, plan_book
 from paidonce.core.state import Rows, State
 

@@ -85,8 +85,9 @@ GUARDS: Final = (
         "the unique key of events",
         "INB-1",
         _SCHEMA,
-        "    fingerprint_version smallint NOT NULL,\n    PRIMARY KEY (source_id, digest)\n",
-        "    fingerprint_version smallint NOT NULL\n",
+        "    purpose             bytea CHECK (octet_length(purpose) = 12),\n"
+        "    PRIMARY KEY (source_id, digest)\n",
+        "    purpose             bytea CHECK (octet_length(purpose) = 12)\n",
         f"{_RACES}the_second_event_of_a_key_is_found_even_for_another_payment",
     ),
     Guard(
@@ -404,7 +405,7 @@ GUARDS: Final = (
     Guard(
         "a canceled subscription takes no payment",
         "FUL-9",
-        _APPLYING,
+        "core/problems.py",
         "    if subscription is None or not subscription.is_canceled:\n",
         "    if True:\n",
         "tests/users/test_subscriptions.py"
@@ -1621,7 +1622,7 @@ GUARDS: Final = (
         "late deliveries are told from those in time",
         "PRV-8",
         "processing/batch.py",
-        "is_expired=True)",
+        "is_expired=is_expired)",
         "is_expired=False)",
         f"{_LATE_STORED}an_expired_capture_is_recorded_and_not_applied",
         is_kin=True,

@@ -261,7 +261,13 @@ def test_pauses_are_limited(asked: int) -> None:
 
 def test_every_event_type_has_a_gateway_status_or_is_for_a_person() -> None:
     """SVC-1: that money went back, or may, is nothing that a payment can hear."""
-    unheard = {EventType.CANCELED, EventType.REFUNDED, EventType.DISPUTED, EventType.DISPUTE_WON}
+    unheard = {
+        EventType.CANCELED,
+        EventType.REFUNDED,
+        EventType.DISPUTED,
+        EventType.DISPUTE_WON,
+        EventType.UNREADABLE,
+    }
     assert {
         event_type for event_type in EventType if gateway_status_of(event_type) is None
     } == unheard

@@ -214,7 +214,7 @@ async def test_any_history_is_counted_as_it_was(
             await connection.execute(
                 "TRUNCATE webhook_events, event_keys, event_queue, payments, payment_ids, users,"
                 " subscriptions, orders, wallets, reservations, audit_log, event_counts,"
-                " event_count_deltas"
+                " event_count_deltas CASCADE"
             )
         shop = await opened_shop(database, seed)
         for _ in range(STEPS):

@@ -234,7 +234,8 @@ def _body(
     if "requestBody" not in call:
         return None, headers
     schema = call["requestBody"]["content"]["application/json"]["schema"]
-    named = description["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    reference = next(one["$ref"] for one in schema.get("anyOf", [schema]) if "$ref" in one)
+    named = description["components"]["schemas"][reference.rpartition("/")[2]]
     return json.dumps(dict.fromkeys(named["properties"], canary)).encode(), headers
 
 

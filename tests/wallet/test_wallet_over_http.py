@@ -258,6 +258,20 @@ def test_reservations_are_audited_with_the_actor(shop: Shop, shared: Shared) -> 
     assert {row["actor"] for row in found} == {"bootstrap"}
 
 
+def test_the_actor_of_a_reservation_is_audited_without_the_address(
+    shop: Shop, shared: Shared
+) -> None:
+    """SEC-6 SEC-7: the name of a key may be an address."""
+    name, payment = f"{shop.name('jane')}@example.com", shop.name("cart")
+    key = shop.service.api("POST", "/keys", {"name": name, "scope": "operate"}).json["key"]
+    path, body = f"/wallets/{topped_up(shop)}/reservations", {"payment_id": payment, "amount": "1"}
+    assert shop.service.api("POST", path, body, key=key).http == 201
+    (found,) = shared.rows(
+        "SELECT actor FROM audit_log WHERE details ->> 'payment_id' = $1", payment
+    )
+    assert found["actor"].startswith("j***@example.com#")
+
+
 def test_commands_are_counted(shop: Shop) -> None:
     """OBS-2"""
     labels = {"command": "reserve", "result": "INSUFFICIENT_FUNDS"}

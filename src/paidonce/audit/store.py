@@ -74,9 +74,9 @@ async def search(connection: Connection, query: AuditQuery) -> Page[Row]:
     filters = query.filters()
     since, until = filters.pop("since", None), filters.pop("until", None)
     if query.order is not None:
-        filters["order"] = order_name(query.order)
-    if query.actor not in (None, OURSELVES):
-        filters["operator"] = filters.pop("actor")
+        filters["order"] = audit_name(query.order)
+    if query.actor is not None and query.actor != OURSELVES:
+        filters["operator"] = audit_name(filters.pop("actor"))
     if query.action not in (None, *FREQUENT):
         filters["unusual_action"] = filters.pop("action")
     last = LAST if until is None else Position(until, -1)
@@ -96,15 +96,18 @@ async def trail(connection: Connection, **of: object) -> list[TrailItem]:
 
 async def trail_of_order(connection: Connection, reference: str) -> list[TrailItem]:
     """The entries of an order and of its payments, the oldest first."""
-    return await trail(connection, order=order_name(reference))
+    return await trail(connection, order=audit_name(reference))
 
 
-def order_name(reference: str) -> str:
-    """The reference as the audit log has it: if masked, with a digest, so that it stays unique."""
-    shown = masked(reference)
-    if shown == reference:
-        return reference
-    return f"{shown}#{blake2b(reference.encode(), digest_size=8).hexdigest()}"
+def audit_name(name: str) -> str:
+    """An actor or the reference of an order as the audit log has it.
+
+    A masked one has a digest, so that it stays unique.
+    """
+    shown = masked(name)
+    if shown == name:
+        return name
+    return f"{shown}#{blake2b(name.encode(), digest_size=8).hexdigest()}"
 
 
 async def _page(
@@ -119,7 +122,8 @@ async def _page(
 def _masked_entry(entry: AuditEntry) -> AuditEntry:
     return replace(
         entry,
-        order=None if entry.order is None else order_name(entry.order),
+        actor=audit_name(entry.actor),
+        order=None if entry.order is None else audit_name(entry.order),
         reason=None if entry.reason is None else masked(entry.reason),
         details=_masked_value(entry.details),
     )

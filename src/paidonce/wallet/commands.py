@@ -14,6 +14,7 @@ from typing import Final
 from uuid_utils.compat import uuid7
 
 from paidonce.audit.model import AuditEntry
+from paidonce.audit.store import audit_name
 from paidonce.core.events import WalletId
 from paidonce.core.money import format_minor
 from paidonce.core.wallets import Wallet
@@ -102,7 +103,8 @@ def _audit_entry(actor: str, wallet: Wallet, reservation: Reservation) -> AuditE
         "amount": format_minor(minor, wallet.currency),
         "currency": wallet.currency,
     }
-    return AuditEntry(actor, f"wallet_{reservation.status.lower()}", details=details)
+    action = f"wallet_{reservation.status.lower()}"
+    return AuditEntry(audit_name(actor), action, details=details)
 
 
 async def execute(connection: Connection, commands: Sequence[Command]) -> list[CommandResult]:
