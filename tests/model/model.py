@@ -72,9 +72,6 @@ class Order:
     plan: str | None = None
     wallet: str | None = None
     sources: tuple[str, ...] = ()
-    is_closed: bool = False
-    was_left: bool = False
-    """Whether an operator linked one of its payments to something else."""
 
     @property
     def target(self) -> str:
@@ -153,6 +150,10 @@ class Model:
     default_plan: str
     users: set[str] = field(default_factory=set)
     orders: dict[str, Order] = field(default_factory=dict)
+    closed: set[str] = field(default_factory=set)
+    """The orders that an operator closed, maybe before their creation is recorded here."""
+    left: set[str] = field(default_factory=set)
+    """The orders from which an operator linked a payment to something else."""
     payments: dict[str, Payment] = field(default_factory=dict)
     spent: dict[str, int] = field(default_factory=dict)
     """By wallet."""
@@ -217,7 +218,7 @@ class Model:
         if order is None:
             yield "ORDER_MISSING"
             return
-        if order.is_closed:
+        if order.reference in self.closed:
             yield "ORDER_CLOSED"
         if order.sources and payment.source not in order.sources:
             yield "LINK_CONFLICT"
@@ -245,8 +246,8 @@ class Model:
                 continue
             end = "REFUNDED" if one.refunded >= one.captured else "CANCELED"
             (possible if 0 in ways or self.obstacles(one) else sure).add(end)
-        if order.was_left:
+        if order.reference in self.left:
             possible |= {"REFUNDED", "CANCELED"}
-        if order.is_closed:
+        if order.reference in self.closed:
             return sure | possible | {"CANCELED"}
         return sure | possible | (set() if sure else {"PENDING"})

@@ -61,8 +61,8 @@ class Operators:
         if is_user:
             payment.email, payment.order = to, None
         else:
-            if payment.order != to and payment.order in self._model.orders:
-                self._model.orders[payment.order].was_left = True
+            if payment.order not in (None, to):
+                self._model.left.add(payment.order)
             payment.order = to
         payment.was_linked = True
         if (payment.order, payment.email) != before:
@@ -134,7 +134,7 @@ class Operators:
         paid_by = [one for one in self._model.payments.values() if self._stands(one)]
         reply = self._cluster.api("POST", f"/orders/{act.to}/cancel")
         if reply.http == 200:
-            self._model.orders[act.to or ""].is_closed = True
+            self._model.closed.add(act.to or "")
         if not is_quiet:
             return _unless(reply.http in (200, 404, 409), act, reply)
         if order is None:

@@ -157,7 +157,8 @@ class World:
             return
         if step == "link" and life.kind is not None:
             payment.acceptance = None if payment.order != shown.order else payment.acceptance
-            life.model.orders[payment.order or ""].was_left |= payment.order != shown.order
+            if payment.order is not None and payment.order != shown.order:
+                life.model.left.add(payment.order)
             payment.order = shown.order
         if step in ("mark", "unmark"):
             payment.is_marked = step == "mark"
