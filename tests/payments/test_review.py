@@ -167,6 +167,9 @@ def test_an_acceptance_shows_who_accepted_what_for_which_order(shop: Shop) -> No
     assert accepted == {"reason": "a coupon", "amount": "1.00", "for": f"order:{reference}"}
     repeated = shop.act(payment, "accept", {"reason": "another reason"})
     assert (repeated.http, repeated.json["accepted"]["reason"]) == (200, "a coupon")
+    refund = {"refund_id": shop.name("refund"), "amount": "1.00", "reason": "returned"}
+    assert shop.act(payment, "refunds", refund).json["status"] == "REFUNDED"
+    assert shop.act(payment, "accept", {"reason": "a coupon"}).http == 200
 
 
 def test_what_cannot_be_accepted_is_refused_with_what_fits(shop: Shop) -> None:

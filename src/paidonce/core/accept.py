@@ -13,8 +13,12 @@ from paidonce.errors import ConflictError
 
 NOT_ACCEPTABLE: Final = "NOT_ACCEPTABLE"
 
+_NO_MONEY: Final = "it holds no money"
 _REMEDIES: Final[Mapping[Reason, str]] = {
-    Code.LINK_CONFLICT: "its events name different orders or users: link it to the right one",
+    Code.LINK_CONFLICT: (
+        "its events name different orders or users, or its order takes no payments of its source: "
+        "link it to the right one"
+    ),
     Code.REFUND_WANTED: "it is marked for refund: use unmark-for-refund first",
     Code.CURRENCY_MISMATCH: (
         "it was paid in another currency: link it to an order in that one, or mark it for refund"
@@ -55,15 +59,17 @@ def accept(state: State, payment: Payment, request: AcceptRequest, now: datetime
     captured = payment.facts.captured
     if payment.review is Code.MALFORMED:
         raise _not_acceptable(payment, "its delivery cannot be read: let the gateway send it again")
-    if captured is None or not payment.has_funds:
-        raise _not_acceptable(payment, "it holds no money")
+    if captured is None:
+        raise _not_acceptable(payment, _NO_MONEY)
     target = find_target(state, payment)
     accepted = Acceptance(request.by, now, request.reason, captured, target)
+    if not payment.facts.is_expired and _is_repeat(payment.acceptance, accepted):
+        return payment
+    if not payment.has_funds:
+        raise _not_acceptable(payment, _NO_MONEY)
     if payment.review is Code.TIMESTAMP_EXPIRED:
         lifted = replace(payment.facts, is_expired=False)
         return replace(payment, facts=lifted, acceptance=replace(accepted, only_expiry=True))
-    if _is_repeat(payment.acceptance, accepted):
-        return payment
     if payment.review is None:
         raise _not_acceptable(payment, "it is applied, and there is no excess")
     if target is None or payment.review not in (Code.AMOUNT_MISMATCH, Code.EXCESS):
