@@ -87,7 +87,14 @@ def test_an_address_that_cannot_be_read_is_dropped_and_the_rest_counts(
 
 @pytest.mark.parametrize(
     "detail",
-    [{"amount": "990.001"}, {"amount": None}, {"currency": "RUR"}, {"plan_id": ["monthly"]}],
+    [
+        {"amount": "990.001"},
+        {"amount": None},
+        {"currency": "RUR"},
+        {"plan_id": ["monthly"]},
+        {"name": "a\x00b"},
+        {"name": "an emoji that was cut: \ud83d"},
+    ],
 )
 def test_money_that_cannot_be_read_is_listed_until_it_is_reported_again(
     shop: Shop, detail: dict[str, Any]
@@ -110,7 +117,7 @@ def test_money_that_cannot_be_read_is_listed_until_it_is_reported_again(
     assert (evidence["status"], evidence["error_code"]) == ("FAILED_FINAL", "MALFORMED")
     refused = shop.service.api("POST", f"/payments/{payment['id']}/accept", {"reason": "why not"})
     assert is_problem(refused, 409)
-    corrected = body | {"amount": "990.00", "currency": "RUB", "plan_id": "monthly"}
+    corrected = body | {"amount": "990.00", "currency": "RUB", "plan_id": "monthly", "name": "a"}
     reply = shop.service.deliver(corrected)
     assert (reply.http, reply.json["status"]) == (200, "success")
     assert listed(shop.service, payment_id) == []

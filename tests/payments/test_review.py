@@ -186,6 +186,20 @@ def test_what_cannot_be_accepted_is_refused_with_what_fits(shop: Shop) -> None:
     assert (shop.status(dear), shop.payment(payment)["review"]) == ("PENDING", "AMOUNT_MISMATCH")
 
 
+def test_money_of_a_payment_that_was_applied_before_can_only_be_refunded(shop: Shop) -> None:
+    """PAY-11 PAY-7: the error names no verb that would be refused, too."""
+    reference, first, second = shop.order(), shop.name("p"), shop.name("p")
+    shop.paid(first, reference)
+    shop.refunded(first)
+    shop.paid(second, reference)
+    shop.paid(first, reference, amount="1000.00")
+    assert shop.payment(first)["review"] == "DUPLICATE_PAYMENT"
+    for verb, said in (("link", {"order": shop.order()}), ("mark-for-refund", {"reason": "why"})):
+        assert is_problem(shop.act(first, verb, said), 409)
+    refused = shop.act(first, "accept", {"reason": "why"}).json
+    assert (refused["code"], "refund it" in refused["detail"]) == ("NOT_ACCEPTABLE", True)
+
+
 def test_a_mark_for_refund_is_removed(shop: Shop) -> None:
     """PAY-8 PAY-11"""
     reference, payment = shop.name("order"), shop.name("p")

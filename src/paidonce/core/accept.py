@@ -41,6 +41,9 @@ _REMEDIES: Final[Mapping[Reason, str]] = {
     Code.PAYMENT_MISSING: "only a refund of it was reported, and no money",
 }
 
+_ENDED_BY_LINK: Final = (Code.LINK_CONFLICT, Code.REFUND_CURRENCY_MISMATCH)
+"""An applied payment can be linked only to what it is for. That ends these reviews."""
+
 
 @dataclass(frozen=True, slots=True)
 class AcceptRequest:
@@ -73,9 +76,16 @@ def accept(state: State, payment: Payment, request: AcceptRequest, now: datetime
     if payment.review is None:
         raise _not_acceptable(payment, "it is applied, and there is no excess")
     if target is None or payment.review not in (Code.AMOUNT_MISMATCH, Code.EXCESS):
-        rejected = "a handler rejected it: reprocess its event, which calls the handler again"
-        raise _not_acceptable(payment, _REMEDIES.get(payment.review, rejected))
+        raise _not_acceptable(payment, _remedy(payment, payment.review))
     return replace(payment, acceptance=accepted)
+
+
+def _remedy(payment: Payment, review: Reason) -> str:
+    """What can be done about the review instead."""
+    if payment.applied_at is not None and review not in _ENDED_BY_LINK:
+        return "it was applied before, so it cannot be linked or marked: refund it at the gateway"
+    rejected = "a handler rejected it: reprocess its event, which calls the handler again"
+    return _REMEDIES.get(review, rejected)
 
 
 def _is_repeat(before: Acceptance | None, accepted: Acceptance) -> bool:
