@@ -41,7 +41,17 @@ def listed(service: Service, payment: str, source: str = "payments") -> list[Any
 
 
 @pytest.mark.parametrize(
-    "time", [1_763_200_000, "2026-11-15T23:59:60Z", "yesterday", "2026-02-30T00:00:00Z", ["x"]]
+    "time",
+    [
+        1_763_200_000,
+        "2026-11-15T23:59:60Z",
+        "yesterday",
+        "2026-02-30T00:00:00Z",
+        ["x"],
+        "0001-01-01T00:00:00Z",
+        "0001-01-01T05:00:00+05:00",
+        "9999-12-31T23:59:59.999999Z",
+    ],
 )
 def test_a_time_that_cannot_be_read_is_dropped_and_the_rest_counts(shop: Shop, time: Any) -> None:
     """REC-6 REC-8: with a note in the trail of the event."""
@@ -50,6 +60,14 @@ def test_a_time_that_cannot_be_read_is_dropped_and_the_rest_counts(shop: Shop, t
     found = event(shop.service, reply.json["event_id"])
     (note,) = [one for one in found["trail"] if one["action"] == "fields_dropped"]
     assert note["details"]["fields"] == ["paid_at"]
+
+
+def test_later_events_count_after_a_time_that_stands_for_no_time(shop: Shop) -> None:
+    """REC-8: such as the zero time of the language that the sender is written in."""
+    first = said(shop, paid_at="0001-01-01T00:00:00Z")
+    shop.service.deliver(first)
+    reply = shop.service.deliver(first | {"event_id": shop.name("evt")})
+    assert reply.json["status"] == "success"
 
 
 @pytest.mark.parametrize("email", [7, ["a@example.com"], "x" * 300, "no address"])
@@ -69,7 +87,14 @@ def test_an_address_that_cannot_be_read_is_dropped_and_the_rest_counts(
 
 @pytest.mark.parametrize(
     "detail",
-    [{"amount": "990.001"}, {"amount": None}, {"currency": "RUR"}, {"plan_id": ["monthly"]}],
+    [
+        {"amount": "990.001"},
+        {"amount": None},
+        {"currency": "RUR"},
+        {"plan_id": ["monthly"]},
+        {"name": "a\x00b"},
+        {"name": "an emoji that was cut: \ud83d"},
+    ],
 )
 def test_money_that_cannot_be_read_is_listed_until_it_is_reported_again(
     shop: Shop, detail: dict[str, Any]
@@ -92,7 +117,7 @@ def test_money_that_cannot_be_read_is_listed_until_it_is_reported_again(
     assert (evidence["status"], evidence["error_code"]) == ("FAILED_FINAL", "MALFORMED")
     refused = shop.service.api("POST", f"/payments/{payment['id']}/accept", {"reason": "why not"})
     assert is_problem(refused, 409)
-    corrected = body | {"amount": "990.00", "currency": "RUB", "plan_id": "monthly"}
+    corrected = body | {"amount": "990.00", "currency": "RUB", "plan_id": "monthly", "name": "a"}
     reply = shop.service.deliver(corrected)
     assert (reply.http, reply.json["status"]) == (200, "success")
     assert listed(shop.service, payment_id) == []

@@ -105,8 +105,21 @@ def test_an_event_of_nothing_applies_nothing(shop: Shop) -> None:
     email = f"{shop.name('user')}@example.com"
     user, free = shop.service.user(email), shop.name("p")
     shop.paid(free, email=email, plan_id="trial", amount="0")
-    assert shop.payment(free)["applied_at"] is None
+    found = shop.payment(free)
+    assert (found["applied_at"], found["review"]) == (None, None)
     assert items(shop.service, "/subscriptions", user_id=user["id"]) == []
+
+
+def test_a_gateway_may_report_that_nothing_was_paid_for_a_free_order(shop: Shop) -> None:
+    """FUL-11: that is no second payment, and nobody has to look at it."""
+    reference, early = shop.name("order"), shop.name("p")
+    shop.paid(early, reference, amount="0")
+    shop.order(reference, amount="0")
+    late = shop.name("p")
+    assert shop.paid(late, reference, amount="0").json["status"] == "success"
+    found = [shop.payment(one) for one in (early, late)]
+    assert {(one["applied_at"], one["review"]) for one in found} == {(None, None)}
+    assert shop.status(reference) == "PAID"
 
 
 def test_a_free_subscription_is_given_once(shop: Shop) -> None:

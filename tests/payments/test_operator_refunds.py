@@ -1,5 +1,6 @@
 """Refunds that were made elsewhere, recorded by an operator over HTTP."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
@@ -71,7 +72,7 @@ def test_an_order_is_refunded_although_its_gateway_reports_no_refunds(shop: Shop
     """PAY-13 FUL-2: as of S0's own gateway. The time of the refund is the operator's."""
     reference, payment = shop.order(kind="booking"), shop.name("p")
     shop.paid(payment, reference)
-    at = "2026-11-16T08:00:00Z"
+    at = (datetime.now(UTC) - timedelta(days=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
     refund(shop, payment, shop.name("refund"), "990.00", occurred_at=at)
     assert (shop.status(reference), shop.booking(reference)["status"]) == ("REFUNDED", "CANCELED")
     assert shop.payment(payment)["refunded_at"] == at
@@ -104,6 +105,9 @@ def test_no_more_is_refunded_than_the_payment_has_left(shop: Shop) -> None:
         assert "690.00 RUB" in reply.json["detail"]
     for amount in ("0", "-1", "1.001", "many"):
         assert is_problem(refund(shop, payment, shop.name("refund"), amount), 400)
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    later = refund(shop, payment, shop.name("refund"), "1.00", occurred_at=tomorrow)
+    assert is_problem(later, 400), "what is recorded was made already"
     assert shop.balance(wallet) == ("690.00", "0.00")
     failed = shop.name("p")
     shop.hears("payment.failed", failed)

@@ -167,6 +167,9 @@ def test_an_acceptance_shows_who_accepted_what_for_which_order(shop: Shop) -> No
     assert accepted == {"reason": "a coupon", "amount": "1.00", "for": f"order:{reference}"}
     repeated = shop.act(payment, "accept", {"reason": "another reason"})
     assert (repeated.http, repeated.json["accepted"]["reason"]) == (200, "a coupon")
+    refund = {"refund_id": shop.name("refund"), "amount": "1.00", "reason": "returned"}
+    assert shop.act(payment, "refunds", refund).json["status"] == "REFUNDED"
+    assert shop.act(payment, "accept", {"reason": "a coupon"}).http == 200
 
 
 def test_what_cannot_be_accepted_is_refused_with_what_fits(shop: Shop) -> None:
@@ -181,6 +184,20 @@ def test_what_cannot_be_accepted_is_refused_with_what_fits(shop: Shop) -> None:
     dear = shop.order(amount="1000.00")
     shop.act(payment, "link", {"order": dear})
     assert (shop.status(dear), shop.payment(payment)["review"]) == ("PENDING", "AMOUNT_MISMATCH")
+
+
+def test_money_of_a_payment_that_was_applied_before_can_only_be_refunded(shop: Shop) -> None:
+    """PAY-11 PAY-7: the error names no verb that would be refused, too."""
+    reference, first, second = shop.order(), shop.name("p"), shop.name("p")
+    shop.paid(first, reference)
+    shop.refunded(first)
+    shop.paid(second, reference)
+    shop.paid(first, reference, amount="1000.00")
+    assert shop.payment(first)["review"] == "DUPLICATE_PAYMENT"
+    for verb, said in (("link", {"order": shop.order()}), ("mark-for-refund", {"reason": "why"})):
+        assert is_problem(shop.act(first, verb, said), 409)
+    refused = shop.act(first, "accept", {"reason": "why"}).json
+    assert (refused["code"], "refund it" in refused["detail"]) == ("NOT_ACCEPTABLE", True)
 
 
 def test_a_mark_for_refund_is_removed(shop: Shop) -> None:

@@ -8,6 +8,10 @@ SELECT coalesce(at, clock_timestamp()), event_id, payment_id, "order", user_id, 
        at timestamptz, event_id uuid, payment_id uuid, "order" text, user_id uuid, actor text,
        action text, reason text, success boolean, details jsonb);
 
+-- name: remaining_user
+-- The id of a merged user leads to the remaining one, which has the entries.
+SELECT merged_into FROM merged_users WHERE id = :id;
+
 -- name: audit
 -- Newest first, by time and id. It is built like the search for events.
 SELECT a.id, a.at, a.actor, a.action, a.reason, a.success, a.payment_id,

@@ -73,6 +73,9 @@ async def search(connection: Connection, query: AuditQuery) -> Page[Row]:
     """Entries that match every filter, newest first."""
     filters = query.filters()
     since, until = filters.pop("since", None), filters.pop("until", None)
+    if query.user is not None:
+        remaining = await QUERIES["remaining_user"].value(connection, id=query.user)
+        filters["user"] = remaining or query.user
     if query.order is not None:
         filters["order"] = audit_name(query.order)
     if query.actor is not None and query.actor != OURSELVES:

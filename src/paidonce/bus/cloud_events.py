@@ -14,6 +14,7 @@ import orjson
 
 from paidonce.bus.model import SOURCE, Message
 from paidonce.bus.schemas import schema_id
+from paidonce.core.input import to_utc
 from paidonce.errors import InvalidMessageError
 
 SPEC_VERSION: Final = "1.0"
@@ -129,8 +130,8 @@ def _time(attributes: Mapping[str, str]) -> datetime:
         time = datetime.fromisoformat(attributes.get("ce_time", ""))
         if time.tzinfo is None:
             raise ValueError
-        return time.astimezone(UTC)
-    except (ValueError, OverflowError):
+        return to_utc(time)
+    except ValueError:
         raise InvalidMessageError("ce_time is not an RFC 3339 time") from None
 
 

@@ -13,8 +13,12 @@ from paidonce.errors import ConflictError
 
 NOT_ACCEPTABLE: Final = "NOT_ACCEPTABLE"
 
+_NO_MONEY: Final = "it holds no money"
 _REMEDIES: Final[Mapping[Reason, str]] = {
-    Code.LINK_CONFLICT: "its events name different orders or users: link it to the right one",
+    Code.LINK_CONFLICT: (
+        "its events name different orders or users, or its order takes no payments of its source: "
+        "link it to the right one"
+    ),
     Code.REFUND_WANTED: "it is marked for refund: use unmark-for-refund first",
     Code.CURRENCY_MISMATCH: (
         "it was paid in another currency: link it to an order in that one, or mark it for refund"
@@ -37,6 +41,9 @@ _REMEDIES: Final[Mapping[Reason, str]] = {
     Code.PAYMENT_MISSING: "only a refund of it was reported, and no money",
 }
 
+_ENDED_BY_LINK: Final = (Code.LINK_CONFLICT, Code.REFUND_CURRENCY_MISMATCH)
+"""An applied payment can be linked only to what it is for. That ends these reviews."""
+
 
 @dataclass(frozen=True, slots=True)
 class AcceptRequest:
@@ -55,21 +62,30 @@ def accept(state: State, payment: Payment, request: AcceptRequest, now: datetime
     captured = payment.facts.captured
     if payment.review is Code.MALFORMED:
         raise _not_acceptable(payment, "its delivery cannot be read: let the gateway send it again")
-    if captured is None or not payment.has_funds:
-        raise _not_acceptable(payment, "it holds no money")
+    if captured is None:
+        raise _not_acceptable(payment, _NO_MONEY)
     target = find_target(state, payment)
     accepted = Acceptance(request.by, now, request.reason, captured, target)
+    if not payment.facts.is_expired and _is_repeat(payment.acceptance, accepted):
+        return payment
+    if not payment.has_funds:
+        raise _not_acceptable(payment, _NO_MONEY)
     if payment.review is Code.TIMESTAMP_EXPIRED:
         lifted = replace(payment.facts, is_expired=False)
         return replace(payment, facts=lifted, acceptance=replace(accepted, only_expiry=True))
-    if _is_repeat(payment.acceptance, accepted):
-        return payment
     if payment.review is None:
         raise _not_acceptable(payment, "it is applied, and there is no excess")
     if target is None or payment.review not in (Code.AMOUNT_MISMATCH, Code.EXCESS):
-        rejected = "a handler rejected it: reprocess its event, which calls the handler again"
-        raise _not_acceptable(payment, _REMEDIES.get(payment.review, rejected))
+        raise _not_acceptable(payment, _remedy(payment, payment.review))
     return replace(payment, acceptance=accepted)
+
+
+def _remedy(payment: Payment, review: Reason) -> str:
+    """What can be done about the review instead."""
+    if payment.applied_at is not None and review not in _ENDED_BY_LINK:
+        return "it was applied before, so it cannot be linked or marked: refund it at the gateway"
+    rejected = "a handler rejected it: reprocess its event, which calls the handler again"
+    return _REMEDIES.get(review, rejected)
 
 
 def _is_repeat(before: Acceptance | None, accepted: Acceptance) -> bool:

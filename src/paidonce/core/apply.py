@@ -77,7 +77,7 @@ def apply(
         if decision.effects and context.blocked_by is not None:
             return _leave_unapplied(Decision(PROCESSED, before, payment), context.blocked_by)
         return _with_reported(_with_review(decision, price), payment, context, price)
-    if not _has_money(payment):
+    if not _has_money(payment) or (plan is not None and _is_nothing(payment, plan.price)):
         return Decision(PROCESSED, before, replace(payment, review=unpaid_review(payment)))
     user_id = _find_user(state, payment, context.link_by_email)
     unlinked = unlinked_problem(payment, context.link_by_email) if user_id is None else None
@@ -121,7 +121,7 @@ def _apply_to_order(
             return _leave_unapplied(decision, context.blocked_by)
         after = _with_order_status(state, after)
         return _with_reported(_with_review(after, price), payment, context, price)
-    if not _has_money(payment):
+    if not _has_money(payment) or _is_nothing(payment, order.amount):
         reviewed = replace(payment, review=unpaid_review(payment))
         return _with_order_status(state, replace(decision, payment=reviewed))
     problem = (
@@ -136,6 +136,11 @@ def _apply_to_order(
 
 def _has_money(payment: Payment) -> bool:
     return payment.facts.captured is not None and not payment.facts.is_returned
+
+
+def _is_nothing(payment: Payment, price: Money) -> bool:
+    """Whether nothing was paid, as a gateway reports it for what is free."""
+    return price.amount_minor == 0 and payment.facts.captured_minor == 0
 
 
 def _with_order_status(state: State, decision: Decision) -> Decision:

@@ -1,7 +1,7 @@
 """Types of input from outside: what the database can store, and times with their zone."""
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import (
     AfterValidator,
@@ -14,6 +14,12 @@ from pydantic import (
 )
 
 from paidonce.core.orders import MAX_REFERENCE
+
+_NO_TIME: Final = "give a time that exists in UTC"
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
+"""Senders write these two for "no time". The database driver stores them as infinite times, and
+reads them without a zone: nothing could be compared with them."""
 
 Text = Annotated[str, StringConstraints(max_length=1_000, pattern=r"^[^\x00]*$")]
 """Text that PostgreSQL can store."""
@@ -36,11 +42,14 @@ def _require_text(value: object) -> object:
 
 
 def to_utc(value: datetime) -> datetime:
-    """The time in UTC. Raises ValueError if there is none."""
+    """The time in UTC. Raises ValueError if there is none, or if it stands for no time."""
     try:
-        return value.astimezone(UTC)
+        at = value if value.tzinfo is UTC else value.astimezone(UTC)
     except OverflowError:
-        raise ValueError("give a time that exists in UTC") from None
+        raise ValueError(_NO_TIME) from None
+    if not _FIRST < at < _LAST:
+        raise ValueError(_NO_TIME)
+    return at
 
 
 Time = Annotated[AwareDatetime, BeforeValidator(_require_text), AfterValidator(to_utc)]

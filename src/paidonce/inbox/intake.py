@@ -23,6 +23,7 @@ from paidonce.providers.contract import (
     LookupRequired,
     key_digest,
 )
+from paidonce.providers.parsing import without_unstorable_escapes
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.statistics.counting import DroppedDeliveries
 from paidonce.telemetry import logger, metrics
@@ -189,11 +190,15 @@ def _with_unreadable_payment(refused: Rejected) -> Rejected:
     """
     if not refused.signature_valid:
         return refused
+    delivery = refused.delivery
+    delivery = replace(delivery, body=without_unstorable_escapes(delivery.body))
     try:
-        ids = refused.source.provider.unreadable_payment(refused.delivery)
+        ids = refused.source.provider.unreadable_payment(delivery)
     except Exception:
         return refused
-    return replace(refused, event=PaymentEvent(EventType.UNREADABLE, ids)) if ids else refused
+    if not ids or any("\ufffd" in one.value for one in ids):
+        return refused
+    return replace(refused, event=PaymentEvent(EventType.UNREADABLE, ids))
 
 
 def _is_payment_only(event: PaymentEvent) -> bool:

@@ -127,7 +127,9 @@ async def close_order(connection: Connection, reference: str) -> UUID | None:
     row = await QUERIES["close_order"].row(connection, reference=reference)
     if row is None:
         await require_order(connection, reference)
-        raise ConflictError(f"order {reference} is paid: refund it first")
+        raise ConflictError(
+            f"order {reference} is paid: refund its payment first; a free order stays paid"
+        )
     user_id: UUID | None = row["user_id"]
     return user_id
 

@@ -6,6 +6,7 @@ from paidonce.core.email import email_key
 from paidonce.db.paging import Page
 from paidonce.db.queries import Connection, Row, load_queries
 from paidonce.db.search import Search, last_id_of
+from paidonce.linking import store as linking_store
 from paidonce.orders.model import OrderQuery
 
 QUERIES: Final = load_queries(__file__)
@@ -15,6 +16,9 @@ ORDERS: Final = Search(QUERIES["orders"], leading=("user_id", "email"))
 async def search(connection: Connection, query: OrderQuery) -> Page[Row]:
     """Orders that match every filter, newest first."""
     filters = query.filters()
+    if query.user_id is not None:
+        user = await linking_store.user_by_id(connection, query.user_id)
+        filters["user_id"] = user["id"] if user else query.user_id
     if query.email is not None:
         filters["email"] = email_key(query.email)
     last_id = last_id_of(query.cursor)

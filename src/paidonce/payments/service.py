@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
@@ -38,6 +38,8 @@ from paidonce.users.service import UserService
 
 MAX_CHOICES: Final = 20
 """How many payments are listed when a name fits several."""
+MAX_AHEAD: Final = timedelta(minutes=5)
+"""How far the clock of the client may be ahead of ours."""
 
 
 class PaymentService:
@@ -115,7 +117,10 @@ class PaymentService:
         if payment.currency is None:
             raise nothing_captured(payment_id)
         amount = _refund_amount(refund.amount, payment.currency)
-        at = refund.occurred_at or datetime.now(UTC)
+        now = datetime.now(UTC)
+        at = refund.occurred_at or now
+        if at > now + MAX_AHEAD:
+            raise InvalidRequestError("occurred_at: give the time at which it was made, not later")
         recorded = OperatorRefund(refund.refund_id, amount, at, refund.outside_gateway)
         is_new = await self._linker.link(
             PaymentId(payment_id),

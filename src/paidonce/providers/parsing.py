@@ -78,6 +78,23 @@ def _check_escapes(text: str) -> None:
         raise MalformedError("the body contains a lone surrogate")
 
 
+def without_unstorable_escapes(body: bytes) -> bytes:
+    """The JSON body with U+FFFD for what `parse_object` rejects: NUL and lone surrogates."""
+    return _ESCAPE_OR_PAIR.sub(_storable, body)
+
+
+_ESCAPE_OR_PAIR: Final = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|\\u([0-9a-fA-F]{4})|\\.",
+    re.DOTALL,
+)
+
+
+def _storable(found: re.Match[bytes]) -> bytes:
+    code = int(found[1], 16) if found[1] else -1
+    return rb"\ufffd" if code == 0 or 0xD800 <= code <= 0xDFFF else found[0]
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):

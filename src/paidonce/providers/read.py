@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from paidonce.core.email import is_email
 from paidonce.core.events import MAX_EXTERNAL_ID
+from paidonce.core.input import to_utc
 from paidonce.core.money import EXPONENTS, Money, money
 from paidonce.errors import InvalidMoneyError, MalformedError
 
@@ -140,10 +141,8 @@ def iso_time(body: Object, name: str) -> datetime | None:
         raise MalformedError(f"{name} is not an ISO 8601 time")
     try:
         at = datetime.fromisoformat(value)
-        if at.tzinfo is None:
-            return at.replace(tzinfo=UTC)
-        return at if at.tzinfo is UTC else at.astimezone(UTC)
-    except (ValueError, OverflowError):
+        return to_utc(at.replace(tzinfo=UTC) if at.tzinfo is None else at)
+    except ValueError:
         raise MalformedError(f"{name} is not an ISO 8601 time") from None
 
 

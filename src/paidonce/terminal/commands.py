@@ -12,6 +12,7 @@ import typer
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from paidonce.core.input import to_utc
 from paidonce.errors import ConfigurationError, InvalidRequestError
 from paidonce.terminal.output import Columns, print_fields, show
 from paidonce.terminal.session import Config, operate
@@ -110,8 +111,8 @@ def parse_time(option: str, text: str | None) -> datetime | None:
         return datetime.now(UTC) - timedelta(**{unit: int(ago[1])})
     try:
         time = datetime.fromisoformat(text)
-        return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
-    except (ValueError, OverflowError):
+        return to_utc(time if time.tzinfo else time.replace(tzinfo=UTC))
+    except ValueError:
         example = "2026-11-15T10:00:00Z"
         raise ConfigurationError(
             f"{option} {text}: give a time such as {example}, or 7d, or 12h"

@@ -210,6 +210,4 @@ class UserService:
 
 def _require_address(email: str) -> None:
     if not is_email(email):
-        raise InvalidRequestError(
-            "email: give exactly one address, such as a@example.com, without a name and spaces"
-        )
+        raise InvalidRequestError("email: give exactly one address, without a name and spaces")

@@ -21,12 +21,13 @@ https://opendocs.alipay.com/open/270/105902 and the official SDKs, checked on 20
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import ClassVar, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
 from paidonce.core.events import Code, EventType, ExternalId, Ignored, PaymentEvent
+from paidonce.core.input import to_utc
 from paidonce.core.money import Money
 from paidonce.errors import ConfigurationError, InvalidSignatureError, MalformedError
 from paidonce.providers import contract
@@ -302,6 +303,6 @@ def _time(parameters: Parameters, name: bytes) -> datetime | None:
     value = _text(parameters, name, _TIME)
     try:
         local = None if value is None else datetime.fromisoformat(value)
-        return None if local is None else local.replace(tzinfo=CHINA).astimezone(UTC)
-    except (ValueError, OverflowError):
+        return None if local is None else to_utc(local.replace(tzinfo=CHINA))
+    except ValueError:
         raise MalformedError(f"{name.decode()} is not a time") from None
