@@ -368,7 +368,8 @@ class Batch:
         is_extra: bool = False,
     ) -> None:
         if outcome.status is EventStatus.VALIDATED:
-            self._queue(self._now, item, item.waiting, None)
+            delay = item.delay if isinstance(item, Incoming) else timedelta(0)
+            self._queue(self._now + delay, item, item.waiting, None)
         elif outcome.status is EventStatus.FAILED_RETRYABLE and outcome.code is not None:
             blocked = item.blocked if isinstance(item, QueuedEvent) else None
             run_at = item.waiting.next_attempt(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Any, Final
 
@@ -50,6 +50,7 @@ class Source:
     lookup_rate: float = DEFAULT_LOOKUP_RATE  # calls to its gateway per second
     has_handlers: bool = False  # its events are processed in the queue for hooks
     is_payout_source: bool = False  # its events are callbacks about payouts
+    is_restricted: bool = False  # only listed addresses deliver to it
 
     @property
     def queue_name(self) -> QueueName:
@@ -95,6 +96,7 @@ class Incoming:
     forced_outcome: events.Outcome | None = None  # the event is stored with it, and has no effect
     is_delivery: bool = True  # False: a further event of a delivery that is counted already
     waiting: Waiting = NOT_WAITING  # if it cannot be processed now
+    delay: timedelta = timedelta(0)  # before a deferred one is due
 
     @property
     def received_at(self) -> datetime:

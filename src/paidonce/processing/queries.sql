@@ -213,7 +213,7 @@ new_messages AS (
 new_queued AS (
     INSERT INTO event_queue (
         run_at, event_id, attempt, handler_attempt, blocked_on, queue_name, source_id, lane, sender,
-        scheduled_at, redelivered_at)
+        subject, scheduled_at, redelivered_at)
     SELECT * FROM unnest(:queued::written_queued_event[])
     RETURNING 1
 ),
@@ -307,11 +307,12 @@ UPDATE webhook_events AS e
 -- name: requeue_redelivered
 -- A redelivery makes a queued event due now, unless it is already, or a redelivery did a moment ago.
 INSERT INTO event_queue (
-    run_at, event_id, queue_name, source_id, lane, sender, scheduled_at, redelivered_at)
-SELECT :now, e.id, coalesce(d.queue_name, 0), e.source_id, coalesce(d.lane, 0), d.sender, d.scheduled_at,
-       :now
+    run_at, event_id, queue_name, source_id, lane, sender, subject, scheduled_at, redelivered_at)
+SELECT :now, e.id, coalesce(d.queue_name, 0), e.source_id, coalesce(d.lane, 0), d.sender, d.subject,
+       d.scheduled_at, :now
   FROM webhook_events AS e,
        LATERAL (SELECT max(q.queue_name) AS queue_name, max(q.lane) AS lane, max(q.sender) AS sender,
+                       (array_agg(q.subject))[1] AS subject,
                        min(q.run_at) AS run_at, max(q.redelivered_at) AS redelivered_at,
                        min(coalesce(q.scheduled_at, q.run_at)) AS scheduled_at
                   FROM event_queue AS q
@@ -336,8 +337,8 @@ SELECT pg_advisory_xact_lock(hashtextextended(:name, 0));
 
 -- name: requeue_unblocked
 -- Events that were blocked on something that exists now are due now.
-INSERT INTO event_queue (run_at, event_id, queue_name, source_id, lane, sender)
-SELECT DISTINCT :now::timestamptz, d.event_id, d.queue_name, d.source_id, d.lane, d.sender
+INSERT INTO event_queue (run_at, event_id, queue_name, source_id, lane, sender, subject)
+SELECT DISTINCT :now::timestamptz, d.event_id, d.queue_name, d.source_id, d.lane, d.sender, d.subject
   FROM event_queue AS d
  WHERE d.blocked_on = ANY (:blocked_on::bytea[]);
 

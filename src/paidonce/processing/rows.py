@@ -300,6 +300,7 @@ def queued_row(
         *place,
         waiting.lane,
         waiting.sender,
+        waiting.subject,
         waiting.scheduled_at,
         waiting.redelivered_at,
     )

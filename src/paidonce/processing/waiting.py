@@ -14,11 +14,20 @@ MAX_ATTEMPTS: Final = 32_767
 
 
 class Lane(IntEnum):
-    """Whose turn it is to be looked up: a lower lane goes first."""
+    """Whose turn it is to be looked up: a lower lane goes first.
 
-    KNOWN = 0  # signed, or about a payment or order that exists here
-    PROVEN = 1  # the gateway has confirmed what its sender sent before
-    STRANGER = 2
+    A payment or an order that exists here makes a delivery known; a sender is proven if the gateway
+    confirmed news from it before. Signed deliveries need neither.
+    """
+
+    FIRST = 0  # signed, or known and from a proven sender
+    KNOWN = 1
+    PROVEN = 2
+    STRANGER = 3
+
+
+UNPROVEN: Final = frozenset({Lane.KNOWN, Lane.STRANGER})
+"""Anybody may have sent these: they never take all places at a gateway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +36,9 @@ class Waiting:
 
     faults: int = 0  # how many of the attempts were failures of ours
     handler_failures: int = 0
-    lane: Lane = Lane.KNOWN
-    sender: str | None = None
+    lane: Lane = Lane.FIRST
+    sender: str | None = None  # of an unsigned delivery
+    subject: bytes | None = None  # digest of the payment or order that it is known by
     scheduled_at: datetime | None = None  # when the next attempt counts
     redelivered_at: datetime | None = None  # when a redelivery last made it due
 
@@ -45,7 +55,7 @@ class Waiting:
         now: datetime,
         is_extra: bool,
     ) -> datetime:
-        """When an event that failed is tried again; after an extra attempt not later than before."""
+        """When a failed event is tried again; after an extra attempt, no later than before."""
         failures = max(count.failures(code), 1)
         run_at = now + policy.delay(code, failures, 1.0 if is_extra else random.random())
         return min(run_at, self.scheduled_at) if is_extra and self.scheduled_at else run_at

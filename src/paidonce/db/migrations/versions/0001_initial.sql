@@ -179,13 +179,16 @@ CREATE TABLE event_queue (
     blocked_on bytea,  -- digest of the user, order, payment or handler that the event waits for
     queue_name smallint NOT NULL DEFAULT 0,  -- 0 processing, 1 lookup at the gateway, 2 hooks
     source_id  smallint,
-    lane       smallint NOT NULL DEFAULT 0,  -- of a lookup: 0 known, 1 proven sender, 2 stranger
-    sender     text COLLATE "C",  -- of an unsigned delivery: an address, or the /64 of one
+    -- Of a lookup for an unsigned delivery, see Lane in processing/waiting.py. The sender is an address, or
+    -- the /64 of one; the subject is the digest of a payment or an order that exists here.
+    lane       smallint NOT NULL DEFAULT 0,
+    sender     text COLLATE "C",
+    subject    bytea,
     -- Of an event that is due before its time: its time, and when a redelivery last made it due.
     scheduled_at   timestamptz,
     redelivered_at timestamptz,
     CONSTRAINT event_queue_queue_name CHECK (queue_name IN (0, 1, 2)),
-    CONSTRAINT event_queue_lane CHECK (lane IN (0, 1, 2)),
+    CONSTRAINT event_queue_lane CHECK (lane IN (0, 1, 2, 3)),
     CONSTRAINT event_queue_lookup_has_source CHECK (queue_name <> 1 OR source_id IS NOT NULL)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01);
 
@@ -202,14 +205,17 @@ CREATE INDEX event_queue_ready ON event_queue (queue_name, run_at) WHERE queue_n
 -- one for a source with few events, and read past all the others'.
 CREATE INDEX event_queue_lookup ON event_queue (source_id, lane, run_at) WHERE queue_name = 1;
 
--- What waits for one sender.
+-- What waits of one sender, and for one payment or order. Only unsigned deliveries have rows here.
 CREATE INDEX event_queue_sender ON event_queue (sender, source_id)
  WHERE queue_name = 1 AND sender IS NOT NULL;
 
+CREATE INDEX event_queue_subject ON event_queue (subject)
+ WHERE queue_name = 1 AND subject IS NOT NULL;
+
 CREATE TYPE written_queued_event AS (
     run_at timestamptz, event_id uuid, attempt smallint, handler_attempt smallint, blocked_on bytea,
-    queue_name smallint, source_id smallint, lane smallint, sender text, scheduled_at timestamptz,
-    redelivered_at timestamptz
+    queue_name smallint, source_id smallint, lane smallint, sender text, subject bytea,
+    scheduled_at timestamptz, redelivered_at timestamptz
 );
 
 -- What lookups have shown about the senders of unsigned deliveries. `wrong`: how many of their deliveries
