@@ -43,6 +43,10 @@ class QueueFullError(PaidonceError):
     """Too many deliveries are waiting; the sender should try again."""
 
 
+class SenderQueueFullError(QueueFullError):
+    """Too many unsigned deliveries of this sender wait for a lookup."""
+
+
 class RejectedError(PaidonceError):
     """A delivery is rejected. The message is stored and must hold no secret."""
 

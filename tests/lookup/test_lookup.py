@@ -463,9 +463,10 @@ def test_sources_share_the_concurrent_lookups(shop: Stage) -> None:
     """RET-1: so that slow ones together do not hold up another one."""
     sources = {SourceId(number): replace(shop.source, id=SourceId(number)) for number in range(20)}
     asker = LookupWorker(shop.database, replace(shop.rules, sources=sources))
-    assert asker._max_of_source * len(sources) <= lookup_worker.MAX_AT_ONCE
+    assert asker._places.max_of_source * len(sources) <= lookup_worker.MAX_AT_ONCE
     assert (
-        LookupWorker(shop.database, replace(shop.rules, sources={}))._max_of_source == MAX_OF_SOURCE
+        LookupWorker(shop.database, replace(shop.rules, sources={}))._places.max_of_source
+        == MAX_OF_SOURCE
     )
 
 

@@ -568,6 +568,7 @@ async def test_requeueing_redelivered_events_visits_only_their_months(pinned: Co
         processing_store.QUERIES["requeue_redelivered"],
         event_id=ids,
         now=NOW,
+        pause_s=processing_store.REDELIVERY_PAUSE_S,
         first_id=min(ids),
         last_id=max(ids),
     )

@@ -179,7 +179,6 @@ def _claimed(row: dict[str, Any]) -> Claimed:
         event_id=row["id"],
         source_id=row["source_id"],
         attempts=row["attempts"],
-        faults=0,
         received_at=row["received_at"],
         request_id=row["request_id"],
         headers={},

@@ -147,7 +147,7 @@ def _background(
 ) -> list[Service]:
     """The background services of these roles. Their leader roles share one session."""
     leader, bus_wakeup = Leader(database), Wakeup()
-    retries = Retries(**settings.retry.model_dump())
+    retries = Retries(**settings.retry.model_dump(exclude={"handler_for_h"}))
     consumer = partial(
         Consumer, bus, database, retries=retries, routes=rules.routes, wakeup=bus_wakeup
     )

@@ -149,6 +149,7 @@ async def _measured(services: Services) -> list[Metric]:
     """The gauges; none if the database is unavailable. The counters are returned in any case."""
     try:
         backlog = await services.events.backlog()
+        failing = await services.events.failing_handlers()
         money = await services.payments.unapplied_money()
         review = await services.payments.to_review()
         disputes = await services.payments.open_disputes()
@@ -175,6 +176,7 @@ async def _measured(services: Services) -> list[Metric]:
     return [
         metrics.BACKLOG.family({labels: row["number"] for labels, row in rows.items()}),
         metrics.OLDEST_EVENT.family({labels: row["oldest_s"] for labels, row in rows.items()}),
+        metrics.HANDLERS_FAILING.family({(name,): s for name, s in failing.items()}),
         metrics.UNAPPLIED.family(counts),
         metrics.UNAPPLIED_AMOUNT.family(amounts),
         metrics.OLDEST_UNAPPLIED.family({(): _oldest_s(money)}),

@@ -60,6 +60,7 @@ async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dic
                 chosen.lookup_rate,
                 has_handlers=bool(handlers) and not is_payout_source,
                 is_payout_source=is_payout_source,
+                is_restricted=bool(chosen.allow),
             )
     masker = Masker([*load_source_secrets(settings), *_gateway_keys(settings)])
     mask_with(masker)

@@ -22,6 +22,7 @@ class NotificationKind(StrEnum):
     DISPUTE = "dispute"  # a customer disputes a payment
     RECEIVABLE = "receivable"  # a refund took more than its wallet holds
     FAILED = "failed"  # any other final failure
+    HANDLER_FAILING = "handler_failing"  # a handler of the user's own fails again and again
     BAN = "ban"  # an address was banned
     WALLET_PAYMENT = "wallet_payment"  # a payout needs a person
     CALLBACK = "callback"  # a gateway reported a transaction that no payout has

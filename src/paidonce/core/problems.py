@@ -131,6 +131,11 @@ def blocked_on_order(reference: str) -> str:
     return f"order:{reference}"
 
 
+def blocked_on_handler(name: str) -> str:
+    """The name of a handler that fails."""
+    return f"handler:{name}"
+
+
 def blocked_on_payment(payment: Payment) -> str:
     """The name of a payment that is not linked."""
     return f"payment:{payment.id}"

@@ -101,3 +101,11 @@ SELECT pending.status, count(*) AS number,
       ORDER BY e.status, e.id
       LIMIT :max_counted) AS e
  GROUP BY pending.status;
+
+-- name: failing_handlers
+-- Without those that are not called any more, such as one that has another name now.
+SELECT handler, extract(epoch FROM now() - failing_since)::float8 AS failing_s
+  FROM failing_handlers
+ WHERE (released_at >= failed_at) IS NOT TRUE AND failed_at > now() - interval '1 hour'
+ ORDER BY failing_since
+ LIMIT :limit;

@@ -65,6 +65,11 @@ class EventService:
         async with self._database.connection() as connection:
             return await store.backlog(connection)
 
+    async def failing_handlers(self) -> dict[str, float]:
+        """For how many seconds each handler has failed that has not worked since."""
+        async with self._database.connection() as connection:
+            return await store.failing_handlers(connection)
+
 
 class EventFollower:
     """Searches repeatedly for new events."""

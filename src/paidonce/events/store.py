@@ -13,6 +13,7 @@ from paidonce.db.search import FIRST_ID, LAST_ID, Search, count_rows, first_id_a
 from paidonce.events.model import EventQuery
 
 QUERIES: Final = load_queries(__file__)
+MAX_FAILING_HANDLERS: Final = 100
 EVENTS: Final = Search(
     QUERIES["events"],
     leading=("payment", "payments", "order", "error_code", "unusual_status", "is_test", "source"),
@@ -75,3 +76,9 @@ async def names_of_payment(connection: Connection, payment: str) -> list[str]:
         connection, payment_id=payment_id, limit=MAX_IDS_OF_PAYMENT
     )
     return [payment, *(row["external_id"] for row in rows)]
+
+
+async def failing_handlers(connection: Connection) -> dict[str, float]:
+    """For how many seconds each handler has failed that has not worked since."""
+    rows = await QUERIES["failing_handlers"].rows(connection, limit=MAX_FAILING_HANDLERS)
+    return {row["handler"]: row["failing_s"] for row in rows}

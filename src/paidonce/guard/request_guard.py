@@ -117,6 +117,10 @@ class RequestGuard:
         if self._limits.verified_senders is not None:
             self._limits.verified_senders.hit(sender_unit(address or ""))
 
+    def overloaded(self, address: str | None, source: Source, request_id: str) -> None:
+        """Log that too many of the sender wait for a lookup. It is no suspicion."""
+        self._log.note("lookups_full", sender_unit(address or ""), source.name, request_id)
+
     def verified(self, address: str | None) -> None:
         """Record the sender of a verified delivery that is not a replay."""
         if not address:  # a Unix socket

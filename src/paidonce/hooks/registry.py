@@ -72,6 +72,7 @@ class Blocked:
 
     problem: EventProblem
     after: timedelta | None = None  # the delay that the handler asked for
+    failed: str | None = None  # the handler that failed; None if it asked for another attempt
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from uuid_utils.compat import uuid7
 
 from paidonce.api.problems import INTERNAL, Problem, problem_of
-from paidonce.errors import PaidonceError
+from paidonce.errors import PaidonceError, SenderQueueFullError
 from paidonce.guard.addresses import Addresses, named_headers
 from paidonce.guard.bans import Suspicion
 from paidonce.guard.request_guard import RequestGuard, suspicion_of
@@ -261,6 +261,8 @@ class Edge:
         self, call: WebhookRequest, source: Source, error: PaidonceError
     ) -> WebhookResponse:
         problem = problem_of(error)
+        if isinstance(error, SenderQueueFullError):
+            self._guard.overloaded(call.address, source, call.id)
         suspicion = suspicion_of(error, source)
         if suspicion is not None:
             self._guard.failed(call.address, source, call.id, *suspicion)

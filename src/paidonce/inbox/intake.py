@@ -1,5 +1,6 @@
 """From the bytes of a delivery to its result: verify, identify, translate, commit."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from typing import Final
 from uuid_utils.compat import uuid7
 
 from paidonce import errors
-from paidonce.core.events import DEFERRED, EventId, EventType, PaymentEvent
+from paidonce.core.events import DEFERRED, EventId, EventType, PaymentEvent, SourceId
 from paidonce.db.pool import Database
 from paidonce.guard.addresses import sender_unit
 from paidonce.inbox.confirmation import approve
@@ -24,12 +25,15 @@ from paidonce.providers.contract import (
     key_digest,
 )
 from paidonce.providers.parsing import without_unstorable_escapes
+from paidonce.queue.senders import find_turn
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.statistics.counting import DroppedDeliveries
 from paidonce.telemetry import logger, metrics
 
 log = logger(__name__)
 
+NO_ADDRESS: Final = "socket"
+"""The sender of deliveries through a Unix socket."""
 LOOK_AGAIN_S: Final = 60
 """Repeated events that require a lookup cause one lookup in this time."""
 
@@ -45,6 +49,7 @@ class Intake:
         self._forced_outcome = DEFERRED if is_queued else None
         self._evidence = EvidenceLimit()
         self._expired = ExpiredLimit()
+        self._arriving: Counter[tuple[SourceId, str]] = Counter()
         self.dropped = DroppedDeliveries()
         self.sources = sources
 
@@ -88,7 +93,34 @@ class Intake:
             DEFERRED if is_handled or isinstance(event, LookupRequired) else self._forced_outcome
         )
         item = Incoming(event_id, source, request, delivery, identity, key, event, forced_outcome)
+        if isinstance(event, LookupRequired) and not source.provider.is_signed:
+            return await self._accept_unsigned(item)
         return await self._accept(item)
+
+    async def _accept_unsigned(self, item: Incoming) -> Result:
+        """Accept a delivery that anybody can have sent. Raises SenderQueueFullError."""
+        sender = (item.source.id, sender_unit(item.request.remote_address or "") or NO_ADDRESS)
+        arriving = self._arriving[sender]
+        self._arriving[sender] += 1
+        try:
+            return await self._accept(await self._take_turn(item, sender[1], arriving))
+        finally:
+            self._arriving[sender] -= 1
+            if not self._arriving[sender]:
+                del self._arriving[sender]
+
+    async def _take_turn(self, item: Incoming, sender: str, arriving: int) -> Incoming:
+        """The delivery with its place among those that wait for a lookup."""
+        source, identity = item.source, item.identity
+        names = (identity.payment_id, identity.order)
+        async with self._database.connection() as connection:
+            turn = await find_turn(
+                connection, source.id, sender, names, arriving, source.is_restricted
+            )
+        if turn.is_full:
+            metrics.bound(metrics.LOOKUPS_REFUSED, source.provider.name).inc()
+            raise errors.SenderQueueFullError("too many of its sender wait for a lookup")
+        return replace(item, waiting=turn.waiting, delay=turn.delay)
 
     async def _accept(self, item: Incoming) -> Result:
         result = await self._group.submit(item)

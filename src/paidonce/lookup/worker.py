@@ -7,7 +7,6 @@ after the answer, and processed in that transaction, which is fenced.
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
@@ -17,12 +16,15 @@ from paidonce.db.pool import Database, OwnConnection
 from paidonce.db.queries import Connection, load_queries
 from paidonce.lookup.http_client import HttpClient, HttpTimeouts, RateLimitedClient
 from paidonce.lookup.lookup import look_up_event
+from paidonce.lookup.places import Found, Places
 from paidonce.processing.hook_calls import find_broken_transaction
 from paidonce.processing.items import Rules
 from paidonce.processing.outcomes import report
+from paidonce.processing.waiting import Lane
 from paidonce.providers.contract import LookupRequired
 from paidonce.queue import store
 from paidonce.queue.claims import LookupAnswer, process_claimed, process_without_hooks
+from paidonce.queue.senders import record_answers
 from paidonce.queue.store import StoredEvent
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.runtime.leader import Leader, Leadership, LeadershipLostError
@@ -69,8 +71,8 @@ class LookupWorker(Service):
             for source in rules.sources.values()
         }
         # A share for each, so that many slow gateways together do not hold up one that answers.
-        self._max_of_source = min(max(max_at_once // max(len(self._clients), 1), 1), MAX_OF_SOURCE)
-        self._running: dict[EventId, SourceId] = {}
+        max_of_source = min(max(max_at_once // max(len(self._clients), 1), 1), MAX_OF_SOURCE)
+        self._places = Places(max_of_source)
         self._tasks: set[asyncio.Task[None]] = set()
         self._asking: dict[EventId, asyncio.Task[None]] = {}
         self._leads: dict[SourceId, Leadership] = {}  # no other process asks these gateways
@@ -123,8 +125,8 @@ class LookupWorker(Service):
             lookups = await self._take(connection)
         if self.is_finishing:
             return 0
-        for lookup in lookups:
-            self._running[lookup.event_id] = lookup.source_id
+        for found, lookup in lookups:
+            self._places.take(found)
             leadership = self._leads[lookup.source_id]
             task = asyncio.create_task(self._look_up_and_process(lookup, leadership))
             self._asking[lookup.event_id] = task
@@ -132,37 +134,32 @@ class LookupWorker(Service):
             task.add_done_callback(self._tasks.discard)
         return len(lookups)
 
-    async def _take(self, connection: Connection) -> list[StoredEvent]:
+    async def _take(self, connection: Connection) -> list[tuple[Found, StoredEvent]]:
         room = self._room()
         found = await self._find(connection, room)
-        if await self._lead({source_id for source_id, _ in found}):
+        if await self._lead({one.source_id for one in found}):
             found = await self._find(connection, room)  # others may have processed some meanwhile
-        left, chosen = Counter(room), []
-        for source_id, event_id in found:
-            if source_id in self._leads and left[source_id] > 0:
-                left[source_id] -= 1
-                chosen.append(event_id)
-        found_events = {one.event_id: one for one in await store.read(connection, chosen)}
-        return [found_events[one] for one in chosen if one in found_events]
+        chosen = self._places.choose((one for one in found if one.source_id in self._leads), room)
+        events = await store.read(connection, [one.event_id for one in chosen])
+        events_by_id = {one.event_id: one for one in events}
+        return [(one, events_by_id[one.event_id]) for one in chosen if one.event_id in events_by_id]
 
-    async def _find(
-        self, connection: Connection, room: Mapping[SourceId, int]
-    ) -> list[tuple[SourceId, EventId]]:
+    async def _find(self, connection: Connection, room: Mapping[SourceId, int]) -> list[Found]:
         if not room:
             return []
         rows = await QUERIES["find_due"].rows(
             connection,
             source_id=list(room),
-            running=list(self._running),
-            limit=self._max_of_source,
+            lane=list(Lane),
+            running=self._places.running,
+            limit=self._places.max_of_source,
         )
-        return list(dict.fromkeys((row["source_id"], row["event_id"]) for row in rows))
+        return [Found(row["source_id"], row["event_id"], Lane(row["lane"])) for row in rows]
 
     def _room(self) -> dict[SourceId, int]:
         """How many more lookups each source may start now."""
-        under_way = Counter(self._running.values())
         room = {
-            source_id: client.room(self._max_of_source) - under_way[source_id]
+            source_id: client.room(self._places.max_of_source) - self._places.count(source_id)
             for source_id, client in self._clients.items()
         }
         return {source_id: number for source_id, number in room.items() if number > 0}
@@ -170,7 +167,7 @@ class LookupWorker(Service):
     async def _lead(self, wanted: set[SourceId]) -> bool:
         """Lead for these sources only; returns whether this process leads for a new one."""
         lost = {source_id for source_id, one in self._leads.items() if not one.is_held}
-        await self._release(lost | (self._leads.keys() - wanted - set(self._running.values())))
+        await self._release(lost | (self._leads.keys() - wanted - self._places.sources))
         roles = {f"lookup {source_id}": source_id for source_id in wanted - self._leads.keys()}
         new = await self._leader.acquire(roles) if roles else {}
         self._leads |= {roles[role]: leadership for role, leadership in new.items()}
@@ -186,7 +183,10 @@ class LookupWorker(Service):
         away_s = [client.away_for_s for client in self._clients.values() if client.away_for_s > 0]
         async with self._connected() as connection:
             next_s: float | None = await QUERIES["seconds_until_due"].value(
-                connection, source_id=list(self._room()), running=list(self._running)
+                connection,
+                source_id=list(self._room()),
+                lane=list(Lane),
+                running=self._places.running,
             )
         if next_s is not None:
             away_s.append(next_s if next_s > 0 else STANDBY_S)
@@ -209,7 +209,7 @@ class LookupWorker(Service):
             self.record_failure(error, PAUSE_S, webhook_event_id=str(lookup.event_id))
             await self.pause(PAUSE_S)
         finally:
-            del self._running[lookup.event_id]
+            self._places.free(lookup.event_id)
             self._asking.pop(lookup.event_id, None)
             self._listener.wake()
 
@@ -236,6 +236,7 @@ class LookupWorker(Service):
                 await leadership.fence(connection)
                 claim = await store.claim_events(connection, [lookup.event_id])
                 processed = await process_claimed(connection, claim, self._rules, answers=answers)
+                await record_answers(connection, processed.results)
             is_taken = claim.number > 0
         except Exception as error:
             broken = find_broken_transaction(error)

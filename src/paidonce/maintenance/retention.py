@@ -12,6 +12,7 @@ from paidonce.db.queries import Connection, load_queries
 from paidonce.db.search import FIRST_ID, first_id_at
 from paidonce.guard.bans import REMEMBERED_DAYS, VERIFIED_DAYS
 from paidonce.maintenance.partitions import HOURLY_S
+from paidonce.queue.senders import PROVEN_DAYS
 from paidonce.settings import RetentionSettings
 from paidonce.telemetry import logger
 
@@ -39,6 +40,7 @@ STATEMENTS: Final = {
     "verified_senders": _DATED.renamed(
         processed_events="verified_senders", processed_at="verified_at"
     ),
+    "lookup_senders": _DATED.renamed(processed_events="lookup_senders", processed_at="seen_at"),
     "replays": _FINISHED,
     "reconciliations": _FINISHED.renamed(replays="reconciliations"),
     "reconciliation_findings": _NUMBERED_ANYHOW.renamed(
@@ -104,6 +106,7 @@ def sweeps(retention: RetentionSettings) -> list[Sweep]:
         Sweep("nonces", retention.nonces_days, page=PAGE_BLOCKS),
         Sweep("bans", REMEMBERED_DAYS),
         Sweep("verified_senders", VERIFIED_DAYS),
+        Sweep("lookup_senders", PROVEN_DAYS),
         Sweep("replays", retention.audit_days, first_id_at, after=FIRST_ID),
         Sweep("reconciliations", retention.audit_days, first_id_at, after=FIRST_ID),
         Sweep("reconciliation_findings", retention.audit_days),

@@ -1,6 +1,5 @@
 """The unit of work: decides the items of a batch in memory and collects the rows to be written."""
 
-import random
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, assert_never
@@ -26,7 +25,12 @@ from paidonce.core.events import (
     UserId,
 )
 from paidonce.core.payments import Payment
-from paidonce.core.problems import blocked_on_email, blocked_on_order, blocked_on_payment
+from paidonce.core.problems import (
+    blocked_on_email,
+    blocked_on_handler,
+    blocked_on_order,
+    blocked_on_payment,
+)
 from paidonce.core.purpose import is_same_purpose, purpose_digest
 from paidonce.core.state import Decision, GrantsLockedError, GrantsMissingError
 from paidonce.core.tally import Tally
@@ -34,7 +38,6 @@ from paidonce.errors import NotFoundError
 from paidonce.processing import rows
 from paidonce.processing.items import (
     MAX_MESSAGE,
-    AttemptCount,
     EventItem,
     FreeOrder,
     Incoming,
@@ -52,6 +55,7 @@ from paidonce.processing.items import (
 from paidonce.processing.notification_rules import NotificationRules
 from paidonce.processing.rows import StoredKey
 from paidonce.processing.store import Changes, Loaded, blocked_on_digest
+from paidonce.processing.waiting import AttemptCount, Waiting
 from paidonce.providers.contract import FINGERPRINT_VERSION, LookupRequired
 from paidonce.telemetry import logger
 
@@ -115,7 +119,7 @@ class Batch:
     def _leave_locked(self, item: Item) -> Result:
         """Another transaction has locked a row that the item needs: it is processed later."""
         if isinstance(item, QueuedEvent):
-            self._queue(self._now + LOCKED_DELAY, item, item.faults, item.blocked_on)
+            self._queue(self._now + LOCKED_DELAY, item, item.waiting, item.blocked_on)
             return Result(item, ResultKind.LOCKED, item.event_id)
         if isinstance(item, Incoming):
             self._locked_keys.add(item.key)
@@ -192,9 +196,12 @@ class Batch:
         if item.forced_outcome is None and self._is_locked(item):
             return self._leave_locked(item)
         decision = self._decide(item)
-        before = AttemptCount(item.received_at, item.attempts, item.faults)
-        count = before.after(decision.outcome)
-        outcome = self._final_outcome(decision.outcome, count)
+        before = AttemptCount(
+            item.received_at, item.attempts, item.waiting.faults, item.waiting.handler_failures
+        )
+        is_extra = item.waiting.is_extra(decision.outcome, self._now)
+        count = before if is_extra else before.after(decision.outcome)
+        outcome = decision.outcome if is_extra else self._final_outcome(decision.outcome, count)
         if item.was_processed and outcome.status is EventStatus.IGNORED:
             outcome = PROCESSED  # its facts are in the payment, whatever else is known by now
         row = rows.event_update_row(item.event_id, outcome, count.attempts, self._now)
@@ -202,7 +209,7 @@ class Batch:
         self._tally.move(tally_key(item), item.status, outcome.status)
         if count.attempts > 1 or outcome.status not in _SUCCESS:
             self._audit_attempt(item.event_id, outcome, count.attempts)
-        self._schedule(item, outcome, decision.blocked_on, count)
+        self._schedule(item, outcome, decision.blocked_on, count, is_extra)
         return Result(item, result_kind(outcome), item.event_id, outcome, decision)
 
     def _process_reapply(self, item: Reapply) -> Result:
@@ -358,25 +365,35 @@ class Batch:
         outcome: Outcome,
         blocked_on: str | None,
         count: AttemptCount,
+        is_extra: bool = False,
     ) -> None:
         if outcome.status is EventStatus.VALIDATED:
-            self._queue(self._now, item, count.faults, None)
+            delay = item.delay if isinstance(item, Incoming) else timedelta(0)
+            self._queue(self._now + delay, item, item.waiting, None)
         elif outcome.status is EventStatus.FAILED_RETRYABLE and outcome.code is not None:
-            delay = self._rules.retry.delay(
-                outcome.code, count.failures(outcome.code), random.random()
+            blocked = item.blocked if isinstance(item, QueuedEvent) else None
+            run_at = item.waiting.next_attempt(
+                self._rules.retry, outcome.code, count, self._now, is_extra
             )
-            if isinstance(item, QueuedEvent) and item.blocked and item.blocked.after is not None:
-                delay = item.blocked.after
-            run_at = self._now + delay
+            if blocked is not None and blocked.after is not None:
+                run_at = self._now + blocked.after
+            elif blocked is not None and blocked.failed is not None:
+                blocked_on = blocked_on_handler(blocked.failed)
             digest = blocked_on_digest(blocked_on) if blocked_on else None
-            self._queue(run_at, item, count.faults, digest)
+            self._queue(run_at, item, item.waiting.after(count), digest)
             self._audit(item.event_id, "retry_scheduled", run_at=run_at.isoformat())
 
     def _queue(
-        self, run_at: datetime, item: Incoming | QueuedEvent, faults: int, blocked_on: bytes | None
+        self,
+        run_at: datetime,
+        item: Incoming | QueuedEvent,
+        waiting: Waiting,
+        blocked_on: bytes | None,
     ) -> None:
-        row = (run_at, item.event_id, faults, blocked_on, item.queue_name, item.source.id)
-        self._changes.queued.append(row)
+        place = (item.queue_name, item.source.id)
+        self._changes.queued.append(
+            rows.queued_row(run_at, item.event_id, blocked_on, place, waiting)
+        )
 
     def _final_outcome(self, outcome: Outcome, count: AttemptCount) -> Outcome:
         """The outcome, or a dead letter when there is no further attempt."""

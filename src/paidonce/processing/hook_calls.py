@@ -21,6 +21,7 @@ from paidonce.db.pool import Trouble, trouble
 from paidonce.db.queries import Connection, load_queries
 from paidonce.errors import DatabaseUnavailableError, Reject, Retry
 from paidonce.hooks.registry import Blocked, Handler, HookEvent, handler_name, hook_calls
+from paidonce.processing import handler_failures
 from paidonce.processing.items import MAX_MESSAGE, BatchResult, Item, QueuedEvent, Reapply, Rules
 from paidonce.processing.process import process
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
@@ -77,7 +78,11 @@ async def process_with_hooks(connection: Connection, item: Item, rules: Rules) -
             raise BrokenTransactionError(event_id, failed.blocked) from error
     assert decision is not None
     async with connection.transaction():
-        return await process(connection, [_block(item, failed.blocked, decision)], rules)
+        processed = await process(connection, [_block(item, failed.blocked, decision)], rules)
+        if failed.blocked.failed is not None:
+            name, message = failed.blocked.failed, failed.blocked.problem.message
+            await handler_failures.record_failure(connection, name, message, item, rules)
+        return processed
 
 
 def find_broken_transaction(error: BaseException) -> BrokenTransactionError | None:
@@ -109,14 +114,17 @@ async def _call_handlers(
     timeout_s = rules.handlers.timeout_s
     guard_id = await _begin_hooks(connection, timeout_s)
     for handler, hook_event in calls:
-        await _call(handler, hook_event, timeout_s)
+        await _call(handler, hook_event, item, rules)
         if not _is_in_transaction(connection):
             raise _HandlerFailedError(_transaction_ended(handler), is_broken=True)
     maybe_crash(CrashPoint.HOOKS_CALLED)
     last_handler, _ = calls[-1]
-    is_same = await _end_hooks(connection, guard_id, last_handler)
-    if not is_same:
+    names = sorted({handler_name(handler) for handler, _ in calls})
+    ended = await _end_hooks(connection, guard_id, last_handler, names)
+    if ended is None:
         raise _HandlerFailedError(_transaction_ended(last_handler), is_broken=True)
+    if ended["failing"]:
+        await handler_failures.release(connection, ended["failing"])
 
 
 def _build_calls(
@@ -139,9 +147,9 @@ def _build_calls(
     return calls
 
 
-async def _call(handler: Handler, hook_event: HookEvent, timeout_s: float) -> None:
+async def _call(handler: Handler, hook_event: HookEvent, item: Item, rules: Rules) -> None:
     """Call one handler. Raises _HandlerFailedError, whatever the handler does."""
-    name = handler_name(handler)
+    name, timeout_s = handler_name(handler), rules.handlers.timeout_s
     task = asyncio.create_task(_run(handler, hook_event), name=f"handler {name}")
     try:
         await asyncio.wait({task}, timeout=timeout_s)
@@ -151,10 +159,18 @@ async def _call(handler: Handler, hook_event: HookEvent, timeout_s: float) -> No
     error = TimeoutError() if is_late else _error_of(task)
     if error is None:
         return
-    if not isinstance(error, Retry | Reject):
-        log.error("handler_failed", handler=name, exc_info=error)
     is_broken = not has_ended or not _is_in_transaction(hook_event.connection)
-    raise _HandlerFailedError(_blocked_by(error), is_broken) from error
+    blocked = _blocked_by(error, handler, rules, is_late)
+    if blocked.failed is not None:
+        log.error(
+            "handler_failed",
+            handler=name,
+            detail=blocked.problem.message,
+            webhook_event_id=str(item.event_id) if isinstance(item, QueuedEvent) else None,
+            payment_id=str(hook_event.payment.id),
+            exc_info=error,
+        )
+    raise _HandlerFailedError(blocked, is_broken) from error
 
 
 async def _run(handler: Handler, hook_event: HookEvent) -> None:
@@ -185,13 +201,16 @@ async def _begin_hooks(connection: Connection, timeout_s: float) -> int:
     return guard_id
 
 
-async def _end_hooks(connection: Connection, guard_id: int, handler: Handler) -> bool:
-    """Allow the commit again; returns whether the transaction is still the same one.
+async def _end_hooks(
+    connection: Connection, guard_id: int, handler: Handler, names: Sequence[str]
+) -> asyncpg.Record | None:
+    """Allow the commit again; returns which of the handlers have failed until now.
 
-    Raises _HandlerFailedError when it could not be committed.
+    None if the transaction is not the same one. Raises _HandlerFailedError when it could not be
+    committed.
     """
     try:
-        is_same = await QUERIES["end_hooks"].row(connection, id=guard_id) is not None
+        ended = await QUERIES["end_hooks"].row(connection, id=guard_id, handlers=names)
         await QUERIES["check_deferred"].run(connection)
         await QUERIES["defer_again"].run(connection)
     except asyncpg.PostgresError as error:
@@ -201,8 +220,8 @@ async def _end_hooks(connection: Connection, guard_id: int, handler: Handler) ->
         elif trouble(error) is Trouble.AWAY:
             raise
         log.error("handler_failed", handler=handler_name(handler), exc_info=error)
-        raise _HandlerFailedError(_retry_later(message)) from error
-    return is_same
+        raise _HandlerFailedError(_retry_later(message, handler)) from error
+    return ended
 
 
 def _is_in_transaction(connection: Connection) -> bool:
@@ -213,7 +232,7 @@ def _is_in_transaction(connection: Connection) -> bool:
         return False
 
 
-def _blocked_by(error: BaseException) -> Blocked:
+def _blocked_by(error: BaseException, handler: Handler, rules: Rules, is_late: bool) -> Blocked:
     match error:
         case Retry():
             message = storable(str(error))[:MAX_MESSAGE]
@@ -221,19 +240,21 @@ def _blocked_by(error: BaseException) -> Blocked:
         case Reject():
             message = storable(str(error))[:MAX_MESSAGE]
             return Blocked(EventProblem(parse_reason(error.code), message))
-        case TimeoutError():
-            return _retry_later("its handler took too long")
-        case _:
-            return _retry_later(f"its handler failed with {type(error).__name__}")
+    if is_late:
+        message = f"handler {handler_name(handler)} took more than {rules.handlers.timeout_s:g} s"
+    else:
+        message = handler_failures.describe(error, handler)
+    return _retry_later(handler_failures.storable_message(message, rules), handler)
 
 
-def _retry_later(message: str) -> Blocked:
-    return Blocked(EventProblem(Code.HANDLER_FAILED, message, is_final=False))
+def _retry_later(message: str, handler: Handler) -> Blocked:
+    problem = EventProblem(Code.HANDLER_FAILED, message, is_final=False)
+    return Blocked(problem, failed=handler_name(handler))
 
 
 def _transaction_ended(handler: Handler) -> Blocked:
     log.error("handler_broke_transaction", handler=handler_name(handler))
-    return _retry_later("its handler ended the transaction that it was called in")
+    return _retry_later("its handler ended the transaction that it was called in", handler)
 
 
 def _find_cause(error: BaseException, kind: type[E]) -> E | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Any, Final
 
@@ -20,13 +20,12 @@ from paidonce.core.tally import TallyKey
 from paidonce.errors import ConflictError, RejectedError
 from paidonce.hooks.registry import NO_HANDLERS, Blocked, Handlers
 from paidonce.notifications.model import Routes
+from paidonce.processing.waiting import NOT_WAITING, Waiting
 from paidonce.providers.contract import Delivery, Identity, LookupRequired, Provider, key_digest
 
 DEFAULT_LOOKUP_RATE: Final = 10.0
 MAX_MESSAGE: Final = 500
 """The longest error message that is stored."""
-MAX_ATTEMPTS: Final = 32_767
-"""More attempts are not counted. Each redelivery of a queued event is an attempt."""
 
 EventKey = tuple[events.SourceId, bytes]
 """A source and the digest of the key of an event."""
@@ -51,6 +50,7 @@ class Source:
     lookup_rate: float = DEFAULT_LOOKUP_RATE  # calls to its gateway per second
     has_handlers: bool = False  # its events are processed in the queue for hooks
     is_payout_source: bool = False  # its events are callbacks about payouts
+    is_restricted: bool = False  # only listed addresses deliver to it
 
     @property
     def queue_name(self) -> QueueName:
@@ -95,6 +95,8 @@ class Incoming:
     event: events.PaymentEvent | events.Ignored | LookupRequired
     forced_outcome: events.Outcome | None = None  # the event is stored with it, and has no effect
     is_delivery: bool = True  # False: a further event of a delivery that is counted already
+    waiting: Waiting = NOT_WAITING  # if it cannot be processed now
+    delay: timedelta = timedelta(0)  # before a deferred one is due
 
     @property
     def received_at(self) -> datetime:
@@ -148,7 +150,6 @@ class QueuedEvent:
     identity: Identity
     event: events.PaymentEvent | events.Ignored | LookupRequired
     attempts: int
-    faults: int  # how many of the attempts were failures of ours
     blocked_on: bytes | None
     queue_name: QueueName
     status: events.EventStatus  # before this attempt
@@ -157,6 +158,7 @@ class QueuedEvent:
     forced_outcome: events.Outcome | None = None
     blocked: Blocked | None = None  # why its handlers prevent its effect now
     was_processed: bool = False  # it is PROCESSED, or was
+    waiting: Waiting = NOT_WAITING
 
     @property
     def has_failed(self) -> bool:
@@ -264,28 +266,6 @@ _RESULT_KINDS: Final = {
     events.EventStatus.DEAD_LETTER: ResultKind.DEAD_LETTER,
     events.EventStatus.VALIDATED: ResultKind.ACCEPTED,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptCount:
-    """How often an event was tried, and how many of these attempts were failures of ours."""
-
-    received_at: datetime
-    attempts: int = 0
-    faults: int = 0
-
-    def after(self, outcome: events.Outcome) -> "AttemptCount":
-        """The count after an attempt with this outcome. Storing an event for later is none."""
-        if outcome.status is events.EventStatus.VALIDATED:
-            return self
-        is_retryable = outcome.status is events.EventStatus.FAILED_RETRYABLE
-        is_fault = is_retryable and outcome.code not in SLOW_RETRY_CODES
-        attempts = min(self.attempts + 1, MAX_ATTEMPTS)
-        return AttemptCount(self.received_at, attempts, min(self.faults + is_fault, MAX_ATTEMPTS))
-
-    def failures(self, code: events.Reason) -> int:
-        """How many attempts count for the retry schedule of this code."""
-        return self.attempts - self.faults if code in SLOW_RETRY_CODES else self.faults
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,7 +211,9 @@ new_messages AS (
     RETURNING 1
 ),
 new_queued AS (
-    INSERT INTO event_queue (run_at, event_id, attempt, blocked_on, queue_name, source_id)
+    INSERT INTO event_queue (
+        run_at, event_id, attempt, handler_attempt, blocked_on, queue_name, source_id, lane, sender,
+        subject, scheduled_at, redelivered_at)
     SELECT * FROM unnest(:queued::written_queued_event[])
     RETURNING 1
 ),
@@ -303,15 +305,23 @@ UPDATE webhook_events AS e
    AND e.id BETWEEN :first_id AND :last_id;
 
 -- name: requeue_redelivered
--- A redelivery makes a queued event due now, unless it is already.
-INSERT INTO event_queue (run_at, event_id, queue_name, source_id)
-SELECT :now, e.id, coalesce((SELECT max(d.queue_name) FROM event_queue AS d WHERE d.event_id = e.id), 0),
-       e.source_id
-  FROM webhook_events AS e
+-- A redelivery makes a queued event due now, unless it is already, or a redelivery did a moment ago.
+INSERT INTO event_queue (
+    run_at, event_id, queue_name, source_id, lane, sender, subject, scheduled_at, redelivered_at)
+SELECT :now, e.id, coalesce(d.queue_name, 0), e.source_id, coalesce(d.lane, 0), d.sender, d.subject,
+       d.scheduled_at, :now
+  FROM webhook_events AS e,
+       LATERAL (SELECT max(q.queue_name) AS queue_name, max(q.lane) AS lane, max(q.sender) AS sender,
+                       (array_agg(q.subject))[1] AS subject,
+                       min(q.run_at) AS run_at, max(q.redelivered_at) AS redelivered_at,
+                       min(coalesce(q.scheduled_at, q.run_at)) AS scheduled_at
+                  FROM event_queue AS q
+                 WHERE q.event_id = e.id) AS d
  WHERE e.id = ANY (:event_id::uuid[])
    AND e.id BETWEEN :first_id AND :last_id
    AND e.status IN ('VALIDATED', 'FAILED_RETRYABLE')
-   AND NOT EXISTS (SELECT 1 FROM event_queue AS d WHERE d.event_id = e.id AND d.run_at <= :now);
+   AND (d.run_at > :now) IS NOT FALSE
+   AND (d.redelivered_at > :now::timestamptz - make_interval(secs => :pause_s::float8)) IS NOT TRUE;
 
 -- name: try_lock_names_shared
 -- Returns the names that could be locked. A transaction that creates a user or an order holds the
@@ -327,8 +337,8 @@ SELECT pg_advisory_xact_lock(hashtextextended(:name, 0));
 
 -- name: requeue_unblocked
 -- Events that were blocked on something that exists now are due now.
-INSERT INTO event_queue (run_at, event_id, queue_name, source_id)
-SELECT DISTINCT :now::timestamptz, d.event_id, d.queue_name, d.source_id
+INSERT INTO event_queue (run_at, event_id, queue_name, source_id, lane, sender, subject)
+SELECT DISTINCT :now::timestamptz, d.event_id, d.queue_name, d.source_id, d.lane, d.sender, d.subject
   FROM event_queue AS d
  WHERE d.blocked_on = ANY (:blocked_on::bytea[]);
 
@@ -371,7 +381,12 @@ SELECT id,
 
 -- name: end_hooks
 -- From here on the transaction can be committed. No row: this is not the transaction of the hooks.
-DELETE FROM running_hooks WHERE id = :id RETURNING id;
+-- Returns which of the handlers, all of which have just worked, are known to fail.
+WITH ended AS (DELETE FROM running_hooks WHERE id = :id RETURNING id)
+SELECT ARRAY(SELECT f.handler FROM failing_handlers AS f
+              WHERE f.handler = ANY (:handlers::text[])
+                AND (f.released_at >= f.failed_at) IS NOT TRUE) AS failing
+  FROM ended;
 
 -- name: check_deferred
 -- A violated constraint has to fail here, where it is known that a hook caused it.

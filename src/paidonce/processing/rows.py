@@ -28,6 +28,7 @@ from paidonce.core.subscriptions import Subscription, SubscriptionStatus
 from paidonce.core.wallets import Wallet
 from paidonce.db.queries import WrittenRow
 from paidonce.processing.items import EventKey, Incoming, QueuedEvent, Rejected
+from paidonce.processing.waiting import Waiting
 
 _PENDING = (events.EventStatus.VALIDATED, events.EventStatus.FAILED_RETRYABLE)
 
@@ -280,6 +281,29 @@ def event_update_row(
 ) -> WrittenRow:
     processed_at = None if outcome.status in _PENDING else now
     return (event_id, outcome.status, outcome.code, outcome.message, attempts, processed_at)
+
+
+def queued_row(
+    run_at: datetime,
+    event_id: events.EventId,
+    blocked_on: bytes | None,
+    place: tuple[int, events.SourceId],
+    waiting: Waiting,
+) -> WrittenRow:
+    """A row of the queue, in the place (queue name, source)."""
+    return (
+        run_at,
+        event_id,
+        waiting.faults,
+        waiting.handler_failures,
+        blocked_on,
+        *place,
+        waiting.lane,
+        waiting.sender,
+        waiting.subject,
+        waiting.scheduled_at,
+        waiting.redelivered_at,
+    )
 
 
 def callback_row(item: Incoming | QueuedEvent, event: events.PaymentEvent) -> WrittenRow | None:

@@ -44,6 +44,9 @@ _LOAD_WITHOUT_LOCKS: Final = QUERIES["load"].without("locks")
 MAX_GRANTS: Final = 1_000
 """How many payments of one subscription are loaded: the newest. Earlier periods are long over."""
 
+REDELIVERY_PAUSE_S: Final = 30.0
+"""How often redeliveries make a queued event due before its time."""
+
 MAX_OF_ORDER: Final = 64
 """How many payments of one order are loaded."""
 
@@ -298,7 +301,7 @@ async def _write_others(connection: Connection, changes: Changes, now: datetime)
     if changes.redelivered:
         ids = list(changes.redelivered)
         await QUERIES["requeue_redelivered"].run(
-            connection, event_id=ids, now=now, **_id_range(ids)
+            connection, event_id=ids, now=now, pause_s=REDELIVERY_PAUSE_S, **_id_range(ids)
         )
     if changes.unblocked:
         await QUERIES["requeue_unblocked"].run(connection, blocked_on=changes.unblocked, now=now)

@@ -236,12 +236,12 @@ def _read_event(
         identity=identity,
         event=event,
         attempts=claimed.attempts,
-        faults=claimed.faults,
         blocked_on=claimed.blocked_on,
         queue_name=queue_name,
         status=claimed.status,
         error_code=claimed.error_code,
         signature_method=claimed.signature_method,
         forced_outcome=forced_outcome,
+        waiting=claimed.waiting,
         was_processed=claimed.was_processed or claimed.status is EventStatus.PROCESSED,
     )

@@ -48,13 +48,18 @@ WITH claimed AS (
          SELECT id FROM event_queue
           WHERE event_id = ANY (:event_id::uuid[])
             FOR UPDATE SKIP LOCKED))
-    RETURNING event_id, attempt, blocked_on, queue_name
+    RETURNING event_id, run_at, attempt, handler_attempt, blocked_on, queue_name, lane, sender,
+              subject, scheduled_at, redelivered_at
 ),
 ended AS (
     DELETE FROM crash_guard WHERE event_id = ANY (:event_id::uuid[])
 ),
 whole AS (
-    SELECT event_id, max(attempt) AS faults, max(queue_name) AS queue_name,
+    SELECT event_id, max(attempt) AS faults, max(handler_attempt) AS handler_failures,
+           max(queue_name) AS queue_name, max(lane) AS lane, max(sender) AS sender,
+           (array_agg(subject))[1] AS subject,
+           min(coalesce(scheduled_at, run_at)) AS scheduled_at,
+           max(redelivered_at) AS redelivered_at,
            (array_agg(blocked_on) FILTER (WHERE blocked_on IS NOT NULL))[1] AS blocked_on
       FROM claimed
      GROUP BY event_id
@@ -62,7 +67,8 @@ whole AS (
 SELECT e.id AS event_id, e.source_id, e.attempts, e.received_at, e.request_id, e.headers,
        e.raw_body AS body, e.status, e.error_code, e.signature_method, e.is_test,
        e.was_processed IS TRUE AS was_processed,
-       w.faults, w.blocked_on, w.queue_name
+       w.blocked_on, w.queue_name, w.faults, w.handler_failures, w.lane, w.sender, w.subject,
+       w.scheduled_at, w.redelivered_at
   FROM whole AS w
   JOIN webhook_events AS e ON e.id = w.event_id
  WHERE e.id BETWEEN :first_id AND :last_id
@@ -76,7 +82,7 @@ SELECT e.id AS event_id, e.source_id, e.status, e.key, e.error_code, e.conflicts
        e.signature_method, e.is_test, e.attempts, e.received_at, e.processed_at, e.remote_address,
        e.request_id, e.headers, e.raw_body AS body, e.erased_at IS NOT NULL AS is_erased,
        e.was_processed IS TRUE AS was_processed,
-       0 AS faults, NULL::bytea AS blocked_on, 0 AS queue_name
+       NULL::bytea AS blocked_on, 0 AS queue_name
   FROM webhook_events AS e
  WHERE e.id = ANY (:event_id::uuid[])
    AND e.id BETWEEN :first_id AND :last_id
@@ -84,8 +90,11 @@ SELECT e.id AS event_id, e.source_id, e.status, e.key, e.error_code, e.conflicts
    FOR NO KEY UPDATE OF e SKIP LOCKED;  -- locks
 
 -- name: put_back
-INSERT INTO event_queue (run_at, event_id, attempt, blocked_on, queue_name, source_id)
-VALUES (now() + :delay::interval, :event_id, :faults, :blocked_on, :queue_name, :source_id);
+INSERT INTO event_queue (
+    run_at, event_id, attempt, handler_attempt, blocked_on, queue_name, source_id, lane, sender,
+    subject, scheduled_at, redelivered_at)
+VALUES (now() + :delay::interval, :event_id, :faults, :handler_failures, :blocked_on, :queue_name,
+        :source_id, :lane, :sender, :subject, :scheduled_at, :redelivered_at);
 
 -- name: next_run
 -- Seconds until an event is due; no row when the queue is empty.

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -13,11 +13,13 @@ from paidonce.core.events import EventId, EventStatus, SourceId
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection, Query, load_queries
 from paidonce.processing.items import QueueName
+from paidonce.processing.waiting import NOT_WAITING, Lane, Waiting
 from paidonce.providers.contract import Delivery
 
 QUERIES: Final = load_queries(__file__)
 _EVENTS_WITHOUT_LOCKS: Final = QUERIES["events"].without("locks")
 _CLAIM_ALL: Final = QUERIES["claim"].without("pending")
+_KEPT: Final = tuple(one.name for one in fields(Waiting))
 LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 CHEAP_SCAN_S: Final = 0.005
 HINT_FACTOR: Final = 20
@@ -33,7 +35,6 @@ class Claimed:
     event_id: EventId
     source_id: SourceId
     attempts: int
-    faults: int  # how many of the attempts were failures of ours
     received_at: datetime
     request_id: str
     headers: Mapping[str, str]
@@ -45,6 +46,7 @@ class Claimed:
     signature_method: str
     is_test: bool
     was_processed: bool = field(default=False, kw_only=True)  # before its present status
+    waiting: Waiting = field(default=NOT_WAITING, kw_only=True)
 
     @property
     def delivery(self) -> Delivery:
@@ -169,12 +171,14 @@ async def read(connection: Connection, event_ids: Sequence[EventId]) -> list[Sto
 
 
 async def dequeue(connection: Connection, locked: Sequence[StoredEvent]) -> list[StoredEvent]:
-    """Remove these events from the queue; returns them with what they are blocked on."""
+    """Remove these events from the queue; returns them with what the queue kept of them."""
     if not locked:
         return []
     rows = await _CLAIM_ALL.rows(connection, **_ids([one.event_id for one in locked]))
-    blocked_on = {row["event_id"]: row["blocked_on"] for row in rows}
-    return [replace(one, blocked_on=blocked_on.get(one.event_id)) for one in locked]
+    kept = {row["event_id"]: (row["blocked_on"], _waiting(row)) for row in rows}
+    nothing = (None, NOT_WAITING)
+    found = [(one, *kept.get(one.event_id, nothing)) for one in locked]
+    return [replace(one, blocked_on=on, waiting=waiting) for one, on, waiting in found]
 
 
 async def forget_start(database: Database, event_id: EventId) -> None:
@@ -191,10 +195,10 @@ async def put_back(
         connection,
         event_id=claimed.event_id,
         delay=delay,
-        faults=claimed.faults,
         blocked_on=claimed.blocked_on,
         queue_name=claimed.queue_name if queue_name is None else queue_name,
         source_id=claimed.source_id,
+        **{name: getattr(claimed.waiting, name) for name in _KEPT},
     )
 
 
@@ -223,8 +227,17 @@ def _ids(event_ids: Collection[EventId]) -> dict[str, object]:
 
 def _event_fields(row: asyncpg.Record) -> dict[str, Any]:
     """The fields of a stored event, from a row with columns of the same names."""
-    fields = dict(row)
-    fields["headers"] = orjson.loads(fields["headers"])
-    fields["queue_name"] = QueueName(fields["queue_name"])
-    fields["status"] = EventStatus(fields["status"])
-    return fields
+    found = dict(row)
+    found["headers"] = orjson.loads(found["headers"])
+    found["queue_name"] = QueueName(found["queue_name"])
+    found["status"] = EventStatus(found["status"])
+    if _KEPT[0] in found:
+        found["waiting"] = _waiting(row)
+        for name in _KEPT:
+            del found[name]
+    return found
+
+
+def _waiting(row: asyncpg.Record) -> Waiting:
+    kept = {name: row[name] for name in _KEPT}
+    return Waiting(**kept | {"lane": Lane(row["lane"])})

@@ -127,6 +127,7 @@ class RetrySettings(_Section):
     initial_s: float = Field(1.0, gt=0, le=3600)
     factor: float = Field(2.0, ge=1, le=100)
     max_s: float = Field(60.0, gt=0, le=86_400)
+    handler_for_h: float = Field(72.0, gt=0, le=720)
 
 
 class RefundSettings(_Section):

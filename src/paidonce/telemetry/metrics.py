@@ -83,6 +83,13 @@ RATE_LIMITED: Final = _counter("webhook_rate_limited_total", "Requests rejected 
 BANNED: Final = _counter(
     "webhook_banned_total", "Requests rejected because their address is banned."
 )
+HANDLER_FAILURES: Final = _counter(
+    "handler_failures_total", "Calls of a handler that failed.", ("handler",)
+)
+LOOKUPS_REFUSED: Final = _counter(
+    "webhook_lookups_refused_total",
+    "Unsigned deliveries refused because too many of their sender wait for a lookup.",
+)
 NOTIFICATION_ATTEMPTS: Final = _counter(
     "notification_attempts_total",
     "Attempts to send a message to a channel, by channel, its kind, and result.",
@@ -199,6 +206,12 @@ OLDEST_REVIEW: Final = Measure(
 )
 
 DISPUTES: Final = Measure("payments_disputed", "Payments with a dispute that was not won.")
+
+HANDLERS_FAILING: Final = Measure(
+    "handler_failing_seconds",
+    "How long a handler has failed that has not worked since.",
+    ("handler",),
+)
 
 BANS: Final = Measure("addresses_banned", "Banned addresses.")
 

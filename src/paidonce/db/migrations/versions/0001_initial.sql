@@ -175,10 +175,20 @@ CREATE TABLE event_queue (
     run_at     timestamptz NOT NULL,
     event_id   uuid NOT NULL,
     attempt    smallint NOT NULL DEFAULT 0,  -- failures for a fault of ours
-    blocked_on bytea,  -- digest of the user, order or payment that the event waits for
+    handler_attempt smallint NOT NULL DEFAULT 0,  -- failures of a handler
+    blocked_on bytea,  -- digest of the user, order, payment or handler that the event waits for
     queue_name smallint NOT NULL DEFAULT 0,  -- 0 processing, 1 lookup at the gateway, 2 hooks
     source_id  smallint,
+    -- Of a lookup for an unsigned delivery, see Lane in processing/waiting.py. The sender is an address, or
+    -- the /64 of one; the subject is the digest of a payment or an order that exists here.
+    lane       smallint NOT NULL DEFAULT 0,
+    sender     text COLLATE "C",
+    subject    bytea,
+    -- Of an event that is due before its time: its time, and when a redelivery last made it due.
+    scheduled_at   timestamptz,
+    redelivered_at timestamptz,
     CONSTRAINT event_queue_queue_name CHECK (queue_name IN (0, 1, 2)),
+    CONSTRAINT event_queue_lane CHECK (lane IN (0, 1, 2, 3)),
     CONSTRAINT event_queue_lookup_has_source CHECK (queue_name <> 1 OR source_id IS NOT NULL)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01);
 
@@ -190,13 +200,46 @@ CREATE INDEX event_queue_blocked ON event_queue (blocked_on) WHERE blocked_on IS
 -- read all of it.
 CREATE INDEX event_queue_ready ON event_queue (queue_name, run_at) WHERE queue_name <> 1;
 
--- Lookups are claimed per source, so that a slow gateway delays no other. It is the only index of that
--- queue: PostgreSQL would use another one for a source with few events, and read past all the others'.
-CREATE INDEX event_queue_lookup ON event_queue (source_id, run_at) WHERE queue_name = 1;
+-- Lookups are claimed per source and lane, so that a slow gateway delays no other, and strangers delay no
+-- known payment. It is the only index of that queue that can serve a claim: PostgreSQL would use another
+-- one for a source with few events, and read past all the others'.
+CREATE INDEX event_queue_lookup ON event_queue (source_id, lane, run_at) WHERE queue_name = 1;
+
+-- What waits of one sender, and for one payment or order. Only unsigned deliveries have rows here.
+CREATE INDEX event_queue_sender ON event_queue (sender, source_id)
+ WHERE queue_name = 1 AND sender IS NOT NULL;
+
+CREATE INDEX event_queue_subject ON event_queue (subject)
+ WHERE queue_name = 1 AND subject IS NOT NULL;
 
 CREATE TYPE written_queued_event AS (
-    run_at timestamptz, event_id uuid, attempt smallint, blocked_on bytea, queue_name smallint,
-    source_id smallint
+    run_at timestamptz, event_id uuid, attempt smallint, handler_attempt smallint, blocked_on bytea,
+    queue_name smallint, source_id smallint, lane smallint, sender text, subject bytea,
+    scheduled_at timestamptz, redelivered_at timestamptz
+);
+
+-- What lookups have shown about the senders of unsigned deliveries. `wrong`: how many of their deliveries
+-- the gateway has contradicted since it last confirmed news from them.
+CREATE TABLE lookup_senders (
+    source_id smallint NOT NULL,
+    sender    text COLLATE "C" NOT NULL CHECK (length(sender) BETWEEN 1 AND 100),
+    right_at  timestamptz,
+    wrong     integer NOT NULL DEFAULT 0 CHECK (wrong >= 0),
+    seen_at   timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (source_id, sender)
+);
+
+CREATE INDEX lookup_senders_by_time ON lookup_senders (seen_at);
+
+-- Handlers that have failed. One works again if it was released after its last failure: events that
+-- waited for it were made due then.
+CREATE TABLE failing_handlers (
+    handler       text COLLATE "C" PRIMARY KEY CHECK (length(handler) BETWEEN 1 AND 500),
+    failures      bigint NOT NULL DEFAULT 1,  -- without an hour between them
+    failing_since timestamptz NOT NULL DEFAULT now(),
+    failed_at     timestamptz NOT NULL DEFAULT now(),
+    released_at   timestamptz,
+    notified_at   timestamptz
 );
 
 -- Events that a process handles one by one, because a process before it ended while it had them. A
