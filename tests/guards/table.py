@@ -681,9 +681,9 @@ GUARDS: Final = (
         "an id that nobody signed",
         "INB-1",
         "providers/generic/provider.py",
-        "if not self.is_all_signed:",
-        "if False:",
-        "tests/providers/test_generic.py::test_an_unsigned_id_alone_is_never_a_key",
+        'key = signed_id if "event_id" in self.unsigned else fields.event_id',
+        "key = fields.event_id",
+        "tests/providers/test_generic.py::test_an_unsigned_id_is_no_part_of_the_key",
         is_kin=True,
     ),
     Guard(
