@@ -303,7 +303,8 @@ UPDATE webhook_events AS e
    AND e.id BETWEEN :first_id AND :last_id;
 
 -- name: requeue_redelivered
--- A redelivery makes a queued event due now, unless it is already.
+-- A redelivery makes a queued event due now, unless it is already, or was tried very often: each attempt
+-- leaves a trail, and a captured delivery can be sent again for ever.
 INSERT INTO event_queue (run_at, event_id, queue_name, source_id)
 SELECT :now, e.id, coalesce((SELECT max(d.queue_name) FROM event_queue AS d WHERE d.event_id = e.id), 0),
        e.source_id
@@ -311,6 +312,7 @@ SELECT :now, e.id, coalesce((SELECT max(d.queue_name) FROM event_queue AS d WHER
  WHERE e.id = ANY (:event_id::uuid[])
    AND e.id BETWEEN :first_id AND :last_id
    AND e.status IN ('VALIDATED', 'FAILED_RETRYABLE')
+   AND e.attempts < :max_attempts::smallint
    AND NOT EXISTS (SELECT 1 FROM event_queue AS d WHERE d.event_id = e.id AND d.run_at <= :now);
 
 -- name: try_lock_names_shared
@@ -337,6 +339,21 @@ INSERT INTO audit_log (at, event_id, payment_id, action, success, details)
 SELECT * FROM unnest(
     :at::timestamptz[], :event_id::uuid[], :payment_id::uuid[], :action::text[],
     :success::boolean[], :details::jsonb[]);
+
+-- name: count_duplicates
+-- One row for each event, however often it is delivered again. In the order of the events, so that two
+-- batches cannot deadlock.
+INSERT INTO audit_log AS a (at, event_id, action, success, details)
+SELECT :now::timestamptz, d.event_id, 'event_deduped', true,
+       jsonb_build_object('count', d.number, 'first', :now::timestamptz, 'last', :now::timestamptz,
+                          'request_id', d.request_id)
+  FROM unnest(:event_id::uuid[], :number::bigint[], :request_id::text[])
+       AS d (event_id, number, request_id)
+ ORDER BY d.event_id
+ON CONFLICT (event_id) WHERE action = 'event_deduped' DO UPDATE
+   SET details = excluded.details || jsonb_build_object(
+           'count', (a.details ->> 'count')::bigint + (excluded.details ->> 'count')::bigint,
+           'first', a.details -> 'first');
 
 -- name: record_nonces
 -- In the order of the digests, so that two transactions cannot deadlock. Waits for a transaction that

@@ -1069,6 +1069,9 @@ CREATE INDEX audit_log_by_user ON audit_log (user_id, at, id) WHERE user_id IS N
 
 CREATE INDEX audit_log_by_actor ON audit_log (actor, at, id) WHERE actor <> 'paidonce';
 
+-- The duplicates of an event are counted in one row. An INSERT of another row pays nothing for this index.
+CREATE UNIQUE INDEX audit_log_duplicates ON audit_log (event_id) WHERE action = 'event_deduped';
+
 -- Without what is written for many events and for each wallet command.
 CREATE INDEX audit_log_by_action ON audit_log (action, at, id)
     WHERE action NOT IN ('event_deduped', 'retry_scheduled', 'processing_attempt_started',
