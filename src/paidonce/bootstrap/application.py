@@ -30,6 +30,8 @@ from paidonce.db.pool import Database
 from paidonce.errors import ConfigurationError, InvalidRequestError
 from paidonce.guard.setup import GuardComponents, build_guard
 from paidonce.inbox.edge import Edge, Receive, Scope, Send, is_delivery, path_within
+from paidonce.inbox.evidence import EvidenceLimits
+from paidonce.inbox.evidence_room import EvidenceRoom
 from paidonce.inbox.group import Group
 from paidonce.inbox.intake import Intake
 from paidonce.inbox.sample_webhooks import add_sample_webhooks
@@ -110,13 +112,16 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
         )
         await stack.enter_async_context(background.running())
         group = Group(database, rules, settings.server.max_waiting, wakeup)
-        intake = Intake(group, database, sources, settings.server.mode == "queued")
         receiving = Supervisor()
-        guard = None
-        if Role.WEB in roles:
+        guard = await build_guard(settings, database, rules.routes) if Role.WEB in roles else None
+        evidence = EvidenceLimits(
+            EvidenceRoom(database, settings.limits, rules.routes),
+            guard.guard.has_sent_to if guard else None,
+        )
+        intake = Intake(group, database, sources, settings.server.mode == "queued", evidence)
+        if guard is not None:
             group.start()
             stack.push_async_callback(group.stop)
-            guard = await build_guard(settings, database, rules.routes)
             receiving.add(WakeupSender(database, wakeup), *guard.services)
             receiving.add(DroppedCounter(database, intake.dropped))
         await stack.enter_async_context(receiving.running())

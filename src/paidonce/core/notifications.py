@@ -23,6 +23,7 @@ class NotificationKind(StrEnum):
     RECEIVABLE = "receivable"  # a refund took more than its wallet holds
     FAILED = "failed"  # any other final failure
     BAN = "ban"  # an address was banned
+    EVIDENCE = "evidence"  # no more evidence of rejected deliveries is stored today
     WALLET_PAYMENT = "wallet_payment"  # a payout needs a person
     CALLBACK = "callback"  # a gateway reported a transaction that no payout has
     FINDING = "finding"  # a reconciliation found a disagreement

@@ -167,7 +167,7 @@ def _storage(value: str) -> str:
 
 
 class LimitsSettings(_Section):
-    """Rate limits by address and by source; "" is no limit."""
+    """Rate limits by address and by source, "" is no limit; and the room for evidence in a day."""
 
     unverified: Annotated[str, AfterValidator(_rate)] = "120/minute"
     verified_senders: Annotated[str, AfterValidator(_rate)] = "1200/minute"
@@ -175,6 +175,8 @@ class LimitsSettings(_Section):
     per_source: Annotated[str, AfterValidator(_rate)] = ""
     api_keys: Annotated[str, AfterValidator(_rate)] = "30/minute"
     storage: Annotated[str, AfterValidator(_storage)] = ""
+    evidence_strangers_mb: int = Field(64, ge=0, le=1_000_000)
+    evidence_senders_mb: int = Field(1_024, ge=0, le=1_000_000)
 
 
 class SecuritySettings(_Section):

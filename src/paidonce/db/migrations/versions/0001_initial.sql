@@ -979,13 +979,25 @@ CREATE TABLE bans (
 
 CREATE INDEX bans_by_change ON bans (changed_at);
 
--- Addresses that sent a verified delivery, updated once a day at most. They are never banned.
+-- Addresses that sent a verified delivery, and to which source; updated once a day at most. They are
+-- never banned.
 CREATE TABLE verified_senders (
-    address     text COLLATE "C" PRIMARY KEY CHECK (length(address) BETWEEN 1 AND 100),
-    verified_at timestamptz NOT NULL DEFAULT now()
+    address     text COLLATE "C" NOT NULL CHECK (length(address) BETWEEN 1 AND 100),
+    source_id   smallint NOT NULL,
+    verified_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (address, source_id)
 );
 
 CREATE INDEX verified_senders_by_time ON verified_senders (verified_at);
+
+-- How many bytes of evidence were stored on a day, by strangers and by verified senders. A process takes
+-- a portion at a time.
+CREATE TABLE evidence_rooms (
+    room    text COLLATE "C" PRIMARY KEY CHECK (room IN ('strangers', 'senders')),
+    day     date NOT NULL,
+    taken   bigint NOT NULL CHECK (taken >= 0),
+    is_told boolean NOT NULL DEFAULT false  -- that it is full
+);
 
 -- The operators' API keys. `hint` is the beginning of the key, `hash` all that is stored of the rest.
 CREATE TABLE api_keys (
