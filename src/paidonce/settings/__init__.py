@@ -25,6 +25,8 @@ METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """The variable with the folder in which processes that serve together keep their metrics.
 
 The Prometheus library reads it on import: set it before `telemetry.metrics` is imported."""
+ANY_HOSTS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104
+"""Every address of this machine."""
 _RATE: Final = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
 _KAFKA_URL: Final = re.compile(r"kafka://[^\s,@/:]+:\d{1,5}(,[^\s,@/:]+:\d{1,5})*")
 _SOURCE_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
@@ -81,6 +83,19 @@ class ServerSettings(_Section):
     request_timeout_s: float = Field(10.0, gt=0, le=300)
     max_waiting: int = Field(4096, ge=1, le=1_000_000)
     trusted_proxies: tuple[str, ...] = ()
+    admin_host: str = Field("127.0.0.1", min_length=1)
+    admin_port: int | None = Field(None, ge=0, le=65535)
+    metrics_token: str | None = None
+
+    @model_validator(mode="after")
+    def _has_two_ports(self) -> "ServerSettings":
+        hosts = {self.host, self.admin_host}
+        overlaps = len(hosts) == 1 or not hosts.isdisjoint(ANY_HOSTS)
+        if self.admin_port == self.port != 0 and overlaps:
+            raise ValueError(
+                f"admin_port = {self.admin_port}: deliveries have this port; use another"
+            )
+        return self
 
 
 class SourceSettings(BaseModel):
