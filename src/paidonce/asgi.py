@@ -46,7 +46,9 @@ class Mounted:
     """An ASGI application that runs while its lifespan does."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        # The program that holds it has the ports.
+        server = settings.server.model_copy(update={"admin_port": None})
+        self._settings = settings.model_copy(update={"server": server})
         self._app: App | None = None
 
     @asynccontextmanager

@@ -46,8 +46,8 @@ def deliver(host: Service, root: str, body: bytes, secret: str = SECRET) -> tupl
 def test_all_of_it_answers_where_it_is_mounted(
     start_host: StartHost, folder: Path, app: str, root: str
 ) -> None:
-    """USE-6 REC-5 OPS-3: mounted, and served alone by another server."""
-    host = start_host(app, folder)
+    """USE-6 REC-5 OPS-3: mounted, and served alone by another server. It has no port of its own."""
+    host = start_host(app, folder, PAIDONCE_SERVER__ADMIN_PORT="9999")
     authorized = {"authorization": f"Bearer {host.key}", "content-type": "application/json"}
     created = host.request("POST", f"{root}/api/v1/users", b'{"email": "a@b.example"}', authorized)
     assert created.http == 201

@@ -1,5 +1,6 @@
 """What the how-tos show is what runs (USE-6)."""
 
+import base64
 import os
 import re
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from tests.support.host_programs import StartHost, start_host
 from tests.support.servers import StartService
-from tests.support.service import BASIC, paid
+from tests.support.service import BASIC, operators, paid
 from tests.support.tools import event, rows, until
 
 __all__ = ["start_host"]
@@ -66,3 +67,19 @@ def test_the_hosts_that_are_shown_work(start_host: StartHost, tmp_path: Path, nu
         assert (
             host.request("GET", "/pay/api/v1/orders/m-1", None, headers).json["amount"] == "12.50"
         )
+
+
+def test_the_settings_behind_a_proxy_work(start_service: StartService) -> None:
+    """USE-6 OPS-3 SEC-1: the client is who the proxy names."""
+    (setting,) = blocks("put-behind-a-proxy.md", "toml")
+    secret = "whsec_" + base64.b64encode(b"a-secret-of-the-shop").decode()
+    ports = {"PAIDONCE_SERVER__ADMIN_PORT": "0"}
+    service = start_service(setting, METRICS_TOKEN="t0ken", SHOP_SECRET=secret, **ports)
+    admin = operators(service)
+    headers = {"content-type": "application/json", "x-forwarded-for": "192.0.2.1, 203.0.113.7"}
+    assert service.request("POST", "/webhooks/shop", b"{}", headers).http == 401
+    (kept,) = until(lambda: admin.api("GET", "/events").json["items"])
+    assert kept["remote_address"] == "203.0.113.7"
+    assert service.request("GET", "/metrics").http == 404
+    scrape = {"authorization": "Bearer t0ken"}
+    assert admin.request("GET", "/metrics", headers=scrape).http == 200

@@ -36,7 +36,7 @@ SOURCE: Final = f'[sources.payments]\nprovider = "tilda"\nsecrets = ["{HIDDEN}"]
 PLAN: Final = '[plans.monthly]\nprice = "990.00"\ncurrency = "RUB"\ndays = 30\ndefault = true\n'
 CHECKS: Final = {
     "configuration", "sources", "secrets", "pepper", "plans", "notifications", "bus",
-    "payouts", "data directory", "disk", "port", "database", "clock", "rights",
+    "payouts", "data directory", "disk", "port", "admin port", "database", "clock", "rights",
     "migrations", "partitions", "known sources", "waiting", "money", "messages",
 }  # fmt: skip
 OF_THE_SCHEMA: Final = ("partitions", "known sources", "waiting", "money", "messages")
@@ -377,6 +377,23 @@ def test_a_port_that_another_program_uses(clinic: Clinic) -> None:
         examined = clinic.examine()
     assert examined.not_ok() == {"port"}
     assert "another program" in examined.said("port")
+
+
+def test_operators_on_the_port_of_deliveries_are_a_note_in_production(clinic: Clinic) -> None:
+    """USE-2 OPS-3: and another program on their own port is a problem."""
+    production = {"PAIDONCE_ENVIRONMENT": "production"}
+    examined = clinic.command(**production)
+    assert examined.state("admin port") == "warning"
+    assert "/metrics is open" in examined.said("admin port")
+    assert "server.admin_port" in examined.said("admin port")
+    with_token = clinic.command(**production, PAIDONCE_SERVER__METRICS_TOKEN="short")
+    assert "/metrics is open" not in with_token.said("admin port")
+    assert "server.metrics_token" in with_token.said("secrets")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        taken = clinic.command(**production, PAIDONCE_SERVER__ADMIN_PORT=str(port))
+    assert taken.state("admin port") == "problem"
+    assert "server.admin_port" in taken.said("admin port")
 
 
 def test_a_host_that_is_not_ours(clinic: Clinic) -> None:

@@ -136,7 +136,7 @@ def test_a_captured_delivery_makes_nobody_known_under_other_ids_either(
     gateway, thief = service.seen_from("127.0.0.3"), service.seen_from("127.0.0.2")
     assert gateway.deliver(said, source="ids", **{"x-id": "1"}).http == 200
     replayed = thief.deliver(said, source="ids", **{"x-id": "2"})
-    assert (replayed.http, replayed.json["status"]) == (200, "accepted")
+    assert (replayed.http, replayed.json["status"]) == (200, "duplicate")
     assert (limit_of(gateway), limit_of(thief)) == ("verified_senders", "unverified")
 
 

@@ -10,6 +10,7 @@ from paidonce.inbox.evidence import (
     MAX_BYTES_PER_ADDRESS,
     MAX_EVIDENCE,
     MAX_EVIDENCE_PER_ADDRESS,
+    Dropped,
     EvidenceLimit,
 )
 
@@ -23,18 +24,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def allowed(limit: EvidenceLimit, *addresses: str) -> int:
-    return sum(limit.allows(address, 1) for address in addresses)
+    return sum(limit.excess(address, 1) is None for address in addresses)
 
 
 def test_an_address_has_its_own_limit_each_minute(clock: SimpleNamespace) -> None:
     """SEC-5"""
     limit = EvidenceLimit()
     assert allowed(limit, *["192.0.2.1"] * 1_000) == MAX_EVIDENCE_PER_ADDRESS
-    assert limit.allows("192.0.2.2", 1)
+    assert limit.excess("192.0.2.2", 1) is None
     clock.now_s = 59.9
-    assert not limit.allows("192.0.2.1", 1)
+    assert limit.excess("192.0.2.1", 1) is Dropped.ADDRESS
     clock.now_s = 60.0
-    assert limit.allows("192.0.2.1", 1)
+    assert limit.excess("192.0.2.1", 1) is None
 
 
 def test_all_addresses_together_have_a_limit_too(clock: SimpleNamespace) -> None:
@@ -49,7 +50,7 @@ def test_all_addresses_together_have_a_limit_too(clock: SimpleNamespace) -> None
 def test_large_bodies_are_bounded_by_their_size(clock: SimpleNamespace) -> None:
     """SEC-5: a few large ones fill a disk as well as many small ones."""
     limit, size = EvidenceLimit(), 256 * 1024
-    kept = sum(limit.allows("192.0.2.1", size) for _ in range(60))
+    kept = sum(limit.excess("192.0.2.1", size) is None for _ in range(60))
     assert kept * size == MAX_BYTES_PER_ADDRESS
-    others = sum(limit.allows(f"198.51.100.{number}", size) for number in range(200))
+    others = sum(limit.excess(f"198.51.100.{number}", size) is None for number in range(200))
     assert (kept + others) * size == MAX_BYTES

@@ -1,20 +1,20 @@
-"""How much of what is authentic but late is kept."""
+"""How much of what is authentic but refused is kept."""
 
 import pytest
 
 from paidonce.inbox import evidence
-from paidonce.inbox.evidence import ExpiredLimit
+from paidonce.inbox.evidence import StoredOnce
 
 
 def test_each_one_is_kept_once() -> None:
     """PRV-8 SEC-5"""
-    limit = ExpiredLimit()
+    limit = StoredOnce()
     assert [limit.allows(b"a"), limit.allows(b"b"), limit.allows(b"a")] == [True, True, False]
 
 
 def test_one_that_could_not_be_stored_is_kept_when_it_comes_again() -> None:
     """PRV-8"""
-    limit = ExpiredLimit()
+    limit = StoredOnce()
     limit.allows(b"a")
     limit.forget(b"a")
     limit.forget(b"unknown")
@@ -24,10 +24,10 @@ def test_one_that_could_not_be_stored_is_kept_when_it_comes_again() -> None:
 def test_memory_and_minute_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """SEC-8"""
     now_s = 0.0
-    monkeypatch.setattr(evidence, "MAX_EXPIRED", 5)
-    monkeypatch.setattr(evidence, "MAX_EXPIRED_REMEMBERED", 2)
+    monkeypatch.setattr(evidence, "MAX_STORED_ONCE", 5)
+    monkeypatch.setattr(evidence, "MAX_REMEMBERED", 2)
     monkeypatch.setattr("time.monotonic", lambda: now_s)
-    limit = ExpiredLimit()
+    limit = StoredOnce()
     assert [limit.allows(bytes([n])) for n in range(7)] == [True] * 5 + [False] * 2
     now_s = 60.0
     assert not limit.allows(bytes([4])), "one of the last is remembered"

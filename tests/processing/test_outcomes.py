@@ -340,7 +340,8 @@ def test_the_audit_trail_of_an_event_is_complete(service: Service) -> None:
         "event_inserted",
         "processing_attempt_started",
         "processing_succeeded",
-        *["event_deduped"] * 3,
+        "event_deduped",
     ]
+    assert trail[-1]["details"]["count"] == 3
     failed = service.deliver(paid("trail-2", email="trail@example.com", amount="1"))
     assert "processing_attempt_failed" in actions_of(service, failed.json["event_id"])

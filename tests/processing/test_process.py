@@ -28,7 +28,7 @@ from paidonce.db.queries import Connection
 from paidonce.errors import NotFoundError
 from paidonce.processing import store as processing_store
 from paidonce.processing.items import Incoming, Item, Link, Reapply, ResultKind
-from paidonce.processing.store import Changes, LoadKeys
+from paidonce.processing.store import MAX_HASTENED, Changes, LoadKeys
 from paidonce.processing.transactions import Processor
 from paidonce.queue.worker import Worker
 from tests.support.batches import DAYS, Stage, stage
@@ -283,6 +283,22 @@ async def test_a_redelivery_of_a_queued_event_makes_it_due_now(
     assert await results(processor, shop.paid("p"), shop.paid("p")) == [ResultKind.DUPLICATE] * 2
     assert await worker.run_once() == 1
     assert (await shop.payment("p"))["applied_at"] is not None
+
+
+async def test_a_redelivery_hastens_no_event_that_was_tried_very_often(
+    shop: Stage, processor: Processor
+) -> None:
+    """REC-7 OBS-4: each attempt leaves a trail, and a captured delivery can be sent for ever."""
+    item = shop.paid("p")
+    await processor.process([item])
+    for attempts, is_due in ((MAX_HASTENED, False), (MAX_HASTENED - 1, True)):
+        async with shop.database.connection() as connection:
+            await connection.execute("UPDATE webhook_events SET attempts = $1", attempts)
+        (result,) = (await processor.process([shop.paid("p")])).results
+        assert result.kind is ResultKind.DUPLICATE
+        assert (await shop.one("SELECT min(run_at) <= now() AS is_due FROM event_queue"))[
+            "is_due"
+        ] is is_due
 
 
 async def test_a_redelivery_of_a_processed_event_changes_nothing(

@@ -569,12 +569,27 @@ async def test_requeueing_redelivered_events_visits_only_their_months(pinned: Co
         event_id=ids,
         now=NOW,
         pause_s=processing_store.REDELIVERY_PAUSE_S,
+        max_attempts=processing_store.MAX_HASTENED,
         first_id=min(ids),
         last_id=max(ids),
     )
     assert_no_table_is_read_through(nodes)
     assert_few_rows_are_touched(nodes, 2 * UNUSUAL)
     assert len(partitions_planned(nodes)) == 1
+
+
+async def test_counting_duplicates_finds_their_entry_by_an_index(pinned: Connection) -> None:
+    """DAT-2 REC-7 OBS-4"""
+    nodes = await explained(
+        pinned,
+        processing_store.QUERIES["count_duplicates"],
+        now=NOW,
+        event_id=[uuid4()],
+        number=[1],
+        request_id=["r"],
+    )
+    assert_no_table_is_read_through(nodes)
+    assert_few_rows_are_touched(nodes, 8)
 
 
 async def test_requeueing_unblocked_events_reads_only_those(pinned: Connection) -> None:

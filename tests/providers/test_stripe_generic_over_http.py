@@ -7,6 +7,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import quote
+from uuid import UUID
 
 import pytest
 
@@ -204,12 +205,40 @@ def test_a_described_sender_pays_once(shared: Shared, source: str) -> None:
     assert [first.json["status"], again.json["status"]] == ["success", "duplicate"]
     end = period_end(service, user["id"])
     other = ExpectedEvent(payment_id=fields.payment_id, event_id=f"evt-{source}-2", email=email)
-    assert deliver(other).json["status"] == "success"
+    is_id_signed = source not in ("hub", "rzp")  # there it is in a header, and the body is the same
+    assert deliver(other).json["status"] == ("success" if is_id_signed else "duplicate")
     assert period_end(service, user["id"]) == end
     (payment,) = items(service, "/payments", source=source)
     assert (payment["external_payment_id"], payment["status"]) == (f"p-{source}", "SUCCEEDED")
     assert (payment["amount"], payment["email"]) == ("990.00", email)
     assert payment["applied_at"]
+
+
+@pytest.mark.parametrize("source", ["hub", "rzp"])
+def test_a_captured_delivery_is_one_event_whatever_its_unsigned_id_is(
+    shared: Shared, source: str
+) -> None:
+    """INB-1: sent again under 300 new ids it makes no event, no key and no nonce."""
+    service, email = shared.service, f"captured.{source}@example.com"
+    service.user(email)
+    fields = ExpectedEvent(payment_id=f"p-cap-{source}", event_id="evt-0", email=email)
+    captured = SENDERS[source](fields, SECRET, datetime.now(UTC))
+    (id_header,) = (one for one, value in captured.headers.items() if value == "evt-0")
+    first = send(service, source, captured.headers, captured.body)
+    assert first.json["status"] == "success"
+    for number in range(300):
+        headers = {**captured.headers, id_header: f"evt-new-{number}"}
+        again = send(service, source, headers, captured.body)
+        assert again.json == {"status": "duplicate", "event_id": first.json["event_id"]}
+    (found,) = items(service, "/events", payment=f"p-cap-{source}")
+    assert found["id"] == first.json["event_id"]
+    (keys,) = shared.rows(
+        "SELECT count(*) FROM event_keys AS k JOIN sources AS s ON s.id = k.source_id"
+        " WHERE s.name = $1 AND k.event_id >= $2",
+        source,
+        UUID(found["id"]),
+    )
+    assert keys["count"] == 1
 
 
 def test_a_blocked_payment_is_read_again_from_stored_evidence(shared: Shared) -> None:

@@ -139,6 +139,14 @@ class Service:
         return self.process.wait(STOP_TIMEOUT_S)
 
 
+def operators(service: Service) -> Service:
+    """The same service, on its admin port."""
+    told = (service.folder / "stderr").read_text(encoding="utf-8")
+    found = re.search(r"(?:Operators use|Metrics are at) http://127\.0\.0\.1:(\d+)", told)
+    assert found, told
+    return replace(service, port=int(found[1]))
+
+
 def paid(payment: str, **said: Any) -> dict[str, Any]:
     """What a paid tilda event says; keys given as None are left out."""
     usual = {

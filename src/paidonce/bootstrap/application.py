@@ -9,10 +9,18 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 
+from paidonce.api import errors
 from paidonce.bootstrap.api import operators_api
 from paidonce.bootstrap.database import open_migrated_database
 from paidonce.bootstrap.documentation import describe
-from paidonce.bootstrap.health import HealthSource, add_health
+from paidonce.bootstrap.exposure import load_exposure
+from paidonce.bootstrap.health import (
+    HealthSource,
+    add_bare_health,
+    add_health,
+    add_metrics,
+    add_probes,
+)
 from paidonce.bootstrap.rules import (
     check_settings,
     load_gateway,
@@ -30,6 +38,8 @@ from paidonce.db.pool import Database
 from paidonce.errors import ConfigurationError, InvalidRequestError
 from paidonce.guard.setup import GuardComponents, build_guard
 from paidonce.inbox.edge import Edge, Receive, Scope, Send, is_delivery, path_within
+from paidonce.inbox.evidence import EvidenceLimits
+from paidonce.inbox.evidence_room import EvidenceRoom
 from paidonce.inbox.group import Group
 from paidonce.inbox.intake import Intake
 from paidonce.inbox.sample_webhooks import add_sample_webhooks
@@ -64,6 +74,8 @@ class App:
     database: Database
     edge: Edge | None
     asgi: "Dispatcher | FastAPI"
+    admin: FastAPI | None
+    """What operators see, where they have a port of their own; then `asgi` has none of it."""
     finish: Callable[[], None]
     """Ask background services to finish, before a stop."""
     give_up: Callable[[], None]
@@ -110,13 +122,16 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
         )
         await stack.enter_async_context(background.running())
         group = Group(database, rules, settings.server.max_waiting, wakeup)
-        intake = Intake(group, database, sources, settings.server.mode == "queued")
         receiving = Supervisor()
-        guard = None
-        if Role.WEB in roles:
+        guard = await build_guard(settings, database, rules.routes) if Role.WEB in roles else None
+        evidence = EvidenceLimits(
+            EvidenceRoom(database, settings.limits, rules.routes),
+            guard.guard.has_sent_to if guard else None,
+        )
+        intake = Intake(group, database, sources, settings.server.mode == "queued", evidence)
+        if guard is not None:
             group.start()
             stack.push_async_callback(group.stop)
-            guard = await build_guard(settings, database, rules.routes)
             receiving.add(WakeupSender(database, wakeup), *guard.services)
             receiving.add(DroppedCounter(database, intake.dropped))
         await stack.enter_async_context(receiving.running())
@@ -127,13 +142,13 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
             intake.sources,
             (background, receiving),
         )
-        edge, asgi = _build_api(settings, rules, health, intake, guard)
+        edge, asgi, admin = _build_api(settings, rules, health, intake, guard)
 
         def give_up() -> None:
             group.give_up()
             services.wallet_commands.give_up()
 
-        yield App(services, database, edge, asgi, background.finish, give_up)
+        yield App(services, database, edge, asgi, admin, background.finish, give_up)
 
 
 def _background(
@@ -207,13 +222,20 @@ def _build_api(
     health: HealthSource,
     intake: Intake,
     guard: GuardComponents | None,
-) -> "tuple[Edge | None, Dispatcher | FastAPI]":
-    """The HTTP applications. Without the web role only health and metrics are answered."""
+) -> "tuple[Edge | None, Dispatcher | FastAPI, FastAPI | None]":
+    """The HTTP applications: of deliveries, and of operators if they have a port of their own.
+
+    Without the web role only health and metrics are answered.
+    """
+    admin = _build_admin_api(settings, rules, health, intake, guard)
+    public = admin
+    has_admin_port = settings.server.admin_port is not None
+    if has_admin_port:
+        public = _bare_api(rules)
+        add_probes(public, health)
+        add_bare_health(public, health)
     if guard is None:
-        api = FastAPI(openapi_url=None)
-        add_health(api, health)
-        return None, api
-    services = health.services
+        return None, public, admin if has_admin_port else None
     server, takes_tests = settings.server, settings.environment != "production"
     edge = Edge(
         intake,
@@ -223,13 +245,42 @@ def _build_api(
         server.request_timeout_s,
         takes_tests,
     )
-    api = operators_api(
-        services,
-        KeyAuthenticator(services.keys, guard.addresses, guard.api_key_limit, guard.security_log),
-        rules.masker,
-        server.max_body_bytes,
-    )
-    add_health(api, health)
-    add_sample_webhooks(api, services.orders, intake, takes_tests)
-    describe(api, intake.sources)
-    return edge, Dispatcher(edge, api)
+    return edge, Dispatcher(edge, public), admin if has_admin_port else None
+
+
+def _build_admin_api(
+    settings: Settings,
+    rules: Rules,
+    health: HealthSource,
+    intake: Intake,
+    guard: GuardComponents | None,
+) -> FastAPI:
+    services = health.services
+    exposure = load_exposure(settings, has_keys=guard is not None)
+    if guard is None:
+        api = _bare_api(rules)
+    else:
+        api = operators_api(
+            services,
+            KeyAuthenticator(
+                services.keys, guard.addresses, guard.api_key_limit, guard.security_log
+            ),
+            rules.masker,
+            settings.server.max_body_bytes,
+        )
+    add_probes(api, health)
+    add_health(api, health, exposure)
+    add_metrics(api, services, exposure)
+    if guard is not None:
+        takes_tests = settings.environment != "production"
+        add_sample_webhooks(api, services.orders, intake, takes_tests)
+        describe(api, intake.sources)
+    return api
+
+
+def _bare_api(rules: Rules) -> FastAPI:
+    """An application without the calls of operators."""
+    api = FastAPI(openapi_url=None)
+    api.state.masker = rules.masker
+    errors.add_to(api)
+    return api

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel
 
 from paidonce.api.problems import CONTENT_TYPE
+from paidonce.bootstrap.exposure import Exposure
 from paidonce.bootstrap.services import Services
 from paidonce.bus.model import BusStatus
 from paidonce.core.events import Code
@@ -52,12 +53,15 @@ class HealthySource(BaseModel):
 
 
 class Health(BaseModel):
-    """Whether the service is well: `errors` counts since it started, over all its processes."""
+    """Whether the service is well: `errors` counts since it started, over all its processes.
+
+    In production, where operators have no port of their own, only the status is told without a key.
+    """
 
     status: Literal["ok", "unavailable"]
-    sources: list[HealthySource]
-    response_time_ms: float
-    errors: dict[str, int]
+    sources: list[HealthySource] | None = None
+    response_time_ms: float | None = None
+    errors: dict[str, int] | None = None
 
 
 class Readiness(BaseModel):
@@ -89,10 +93,8 @@ class HealthSource:
         return sorted(name for one in self.supervisors for name in one.degraded)
 
 
-def add_health(api: FastAPI, health: HealthSource) -> None:
-    """Add the endpoints that need no key."""
-
-    measures = _Measures(health.services)
+def add_probes(api: FastAPI, health: HealthSource) -> None:
+    """Add what an orchestrator asks."""
 
     @api.get("/healthz", tags=["health"])
     async def healthz() -> dict[str, str]:
@@ -105,18 +107,25 @@ def add_health(api: FastAPI, health: HealthSource) -> None:
         await health.check()
         return Readiness(degraded=health.degraded)
 
-    @api.get("/webhooks/health", tags=["health"], responses={503: {"model": Health}})
-    async def webhooks_health(answer: Response) -> Health:
+
+def add_health(api: FastAPI, health: HealthSource, exposure: Exposure) -> None:
+    """Add the health check with its details."""
+
+    @api.get(
+        "/webhooks/health",
+        tags=["health"],
+        responses={503: {"model": Health}},
+        response_model_exclude_none=True,
+    )
+    async def webhooks_health(request: Request, answer: Response) -> Health:
         """Status, sources, response time and error counts."""
+        shows_details = await exposure.shows_details(request)
         started_s = time.monotonic()
-        try:
-            await health.check()
-            is_well = True
-        except PaidonceError:
-            is_well = False
-        answer.status_code = 200 if is_well else 503
+        status = await _status(health, answer)
+        if not shows_details:
+            return Health(status=status)
         return Health(
-            status="ok" if is_well else "unavailable",
+            status=status,
             sources=[
                 HealthySource(name=source.name, provider=source.provider.name)
                 for source in health.sources.values()
@@ -125,9 +134,33 @@ def add_health(api: FastAPI, health: HealthSource) -> None:
             errors={name: total(counter) for name, counter in _ERRORS.items()},
         )
 
+
+def add_bare_health(api: FastAPI, health: HealthSource) -> None:
+    """Add the health check without names and numbers."""
+
+    @api.get("/webhooks/health", response_model_exclude_none=True)
+    async def webhooks_health(answer: Response) -> Health:
+        return Health(status=await _status(health, answer))
+
+
+async def _status(health: HealthSource, answer: Response) -> Literal["ok", "unavailable"]:
+    try:
+        await health.check()
+    except PaidonceError:
+        answer.status_code = 503
+        return "unavailable"
+    return "ok"
+
+
+def add_metrics(api: FastAPI, services: Services, exposure: Exposure) -> None:
+    """Add the metrics, behind their token if there is one."""
+
+    measures = _Measures(services)
+
     @api.get("/metrics", tags=["health"], response_class=PlainTextResponse)
-    async def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
         """Prometheus metrics."""
+        await exposure.check_metrics(request)
         text = exposition(await measures.measured())
         return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 

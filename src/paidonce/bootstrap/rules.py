@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
+from paidonce.bootstrap.exposure import load_metrics_token
 from paidonce.bootstrap.registration import register_source, sync_plans
 from paidonce.core.events import SourceId
 from paidonce.core.masking import Masker
@@ -38,6 +39,7 @@ def check_settings(settings: Settings) -> None:
     load_channels(settings.notifications)
     check_timers(settings)
     load_gateway(settings)
+    load_metrics_token(settings)
 
 
 async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dict[str, Source]]:

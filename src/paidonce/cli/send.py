@@ -12,7 +12,7 @@ from paidonce.errors import ConfigurationError, PaidonceError
 from paidonce.providers import load_providers
 from paidonce.providers.contract import TEST_HEADER, Delivery, Provider, SampleEvent
 from paidonce.providers.samples import STATUSES, new_sample, omitted_fields
-from paidonce.settings import demo
+from paidonce.settings import ServerSettings, demo
 from paidonce.terminal.commands import Json
 from paidonce.terminal.output import json_text, stderr, stdout
 from paidonce.terminal.session import Config, load_command_settings, run
@@ -79,7 +79,13 @@ def send(
     headers[TEST_HEADER] = "1"
     base = url or f"http://{settings.server.host}:{settings.server.port}"
     results = run(post_many(f"{base}/webhooks/{name}", headers, body, times, concurrency))
-    _show_results(results, base, as_json=json)
+    _show_results(results, url or _operators_at(settings.server), as_json=json)
+
+
+def _operators_at(server: ServerSettings) -> str:
+    if server.admin_port is None:
+        return f"http://{server.host}:{server.port}"
+    return f"http://{server.admin_host}:{server.admin_port}"
 
 
 def _print_omitted_fields(provider: Provider, sample: SampleEvent, made: Delivery) -> None:

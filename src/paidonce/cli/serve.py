@@ -43,15 +43,15 @@ def serve(
         from paidonce.cli import server
         from paidonce.runtime.processes import ALONE, Place, Processes
 
-        listener = server.listening_socket(settings.server)
+        listeners = server.open_listeners(settings.server)
 
         def serve_at(place: Place) -> None:
-            run(server.serve(settings, is_demo, stderr.print, listener, chosen, place))
+            run(server.serve(settings, is_demo, stderr.print, listeners, chosen, place))
 
         if processes == 1:
             serve_at(ALONE)
             return
-        code = Processes(processes, lambda place: exit_code(serve_at, place), listener.close).run()
+        code = Processes(processes, lambda place: exit_code(serve_at, place), listeners.close).run()
     sys.exit(code)
 
 

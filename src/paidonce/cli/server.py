@@ -10,14 +10,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 
 from paidonce.bootstrap.application import ALL_ROLES, App, accept_bootstrap_key, running
 from paidonce.core.actors import Scope
 from paidonce.errors import ConfigurationError
+from paidonce.inbox.edge import Edge
 from paidonce.inbox.protocol import DeliveryConnection, GuardedConnection
 from paidonce.runtime.crashpoints import arm
 from paidonce.runtime.processes import ALONE, ENDING, Place
@@ -47,11 +49,24 @@ _WORK_OF_ROLES: Final[Mapping[Role, str]] = {
 """What a process does that receives no deliveries."""
 
 
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """The socket of deliveries, and that of operators if they have one of their own."""
+
+    public: socket.socket
+    admin: socket.socket | None
+
+    def close(self) -> None:
+        for one in (self.public, self.admin):
+            if one is not None:
+                one.close()
+
+
 async def serve(
     settings: Settings,
     is_demo: bool,
     tell: Callable[[str], None],
-    listener: socket.socket,
+    listeners: Listeners,
     roles: Set[Role] = ALL_ROLES,
     place: Place = ALONE,
 ) -> None:
@@ -65,17 +80,32 @@ async def serve(
             own_roles = roles if place.leads else roles - {Role.JANITOR}
             async with running(settings, own_roles) as app:
                 if place.leads:
-                    await _prepare(app, settings, is_demo, listener, roles, tell)
-                await _Server(_uvicorn(app, settings), app, place.parent).serve(sockets=[listener])
+                    await _prepare(app, settings, is_demo, listeners, roles, tell)
+                await _serve_all(app, settings, listeners, place.parent)
     finally:
-        listener.close()
+        listeners.close()
     _exit_in_any_case()
 
 
-def _uvicorn(app: App, settings: Settings) -> uvicorn.Config:
+async def _serve_all(
+    app: App, settings: Settings, listeners: Listeners, parent: int | None
+) -> None:
+    """Serve deliveries, and operators if they have a port of their own, until both have stopped."""
+    server = settings.server
+    public = _Server(_uvicorn(app.asgi, _connection(app.edge, server)), app, parent)
+    if listeners.admin is None or app.admin is None:
+        await public.serve(sockets=[listeners.public])
+        return
+    public.admin = _AdminServer(_uvicorn(app.admin, _connection(None, server)))
+    async with asyncio.TaskGroup() as both:
+        both.create_task(public.admin.serve(sockets=[listeners.admin]))
+        await public.serve(sockets=[listeners.public])
+
+
+def _uvicorn(asgi: Any, connection: type[GuardedConnection]) -> uvicorn.Config:
     return uvicorn.Config(
-        app.asgi,
-        http=_connection(app, settings.server),
+        asgi,
+        http=connection,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -131,6 +161,14 @@ def _exit() -> None:
     os._exit(0)
 
 
+class _AdminServer(uvicorn.Server):
+    """The server of operators. It stops with that of deliveries, which handles the signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
 class _Server(uvicorn.Server):
     """uvicorn's server, which returns on a signal instead of raising it again."""
 
@@ -138,6 +176,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._app = app
         self._parent = parent
+        self.admin: _AdminServer | None = None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -152,6 +191,8 @@ class _Server(uvicorn.Server):
         if not self.should_exit:
             self._app.finish()
             asyncio.get_running_loop().call_later(GIVE_UP_S, self._app.give_up)
+        if self.admin is not None:
+            self.admin.handle_exit(sig, frame)
         super().handle_exit(sig, frame)
 
     def _on_parent_dead(self, parent: int) -> None:
@@ -159,12 +200,12 @@ class _Server(uvicorn.Server):
         self.handle_exit(signal.SIGTERM, None)
 
 
-def _connection(app: App, server: ServerSettings) -> type[GuardedConnection]:
+def _connection(edge: Edge | None, server: ServerSettings) -> type[GuardedConnection]:
     """The protocol class that uvicorn uses for connections."""
     bound = {"request_timeout_s": server.request_timeout_s}
-    if app.edge is None:
+    if edge is None:
         return type("BoundConnection", (GuardedConnection,), bound)
-    return type("BoundConnection", (DeliveryConnection,), {**bound, "edge": app.edge})
+    return type("BoundConnection", (DeliveryConnection,), {**bound, "edge": edge})
 
 
 def _relax_garbage_collection() -> None:
@@ -174,21 +215,33 @@ def _relax_garbage_collection() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def listening_socket(server: ServerSettings) -> socket.socket:
+def open_listeners(server: ServerSettings) -> Listeners:
+    """Bind the sockets. Raises ConfigurationError, which names the next free port."""
+    public = _listening_socket(server.host, server.port, "")
+    if server.admin_port is None:
+        return Listeners(public, None)
+    try:
+        return Listeners(public, _listening_socket(server.admin_host, server.admin_port, "admin_"))
+    except ConfigurationError:
+        public.close()
+        raise
+
+
+def _listening_socket(host: str, port: int, prefix: str) -> socket.socket:
     """The bound socket. Raises ConfigurationError, which names the next free port."""
     try:
-        return _bound(server.host, server.port)
+        return _bound(host, port)
     except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
         if getattr(error, "errno", None) != errno.EADDRINUSE:
             cause = getattr(error, "strerror", None) or "not a valid host"
             raise ConfigurationError(
-                f"server.host = {server.host!r}, server.port = {server.port}: {cause}; "
+                f"server.{prefix}host = {host!r}, server.{prefix}port = {port}: {cause}; "
                 f"{_remedy(error)}"
             ) from None
-    free = _next_free_port(server.host, server.port)
+    free = _next_free_port(host, port)
+    remedy = f"PAIDONCE_SERVER__ADMIN_PORT={free}" if prefix else f"paidonce serve --port {free}"
     raise ConfigurationError(
-        f"server.port = {server.port}: the port is in use; {free} is free: "
-        f"paidonce serve --port {free}"
+        f"server.{prefix}port = {port}: the port is in use; {free} is free: {remedy}"
     )
 
 
@@ -227,32 +280,50 @@ async def _prepare(
     app: App,
     settings: Settings,
     is_demo: bool,
-    listener: socket.socket,
+    listeners: Listeners,
     roles: Set[Role],
     tell: Callable[[str], None],
 ) -> None:
     """Create the first key and the demo user, and print how to use the service."""
     has_bootstrap_key = await accept_bootstrap_key(app.services)
-    host, port = listener.getsockname()[:2]
-    at = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    at = _url(listeners.public)
+    admin_at = None if listeners.admin is None else _url(listeners.admin)
     if Role.WEB not in roles:
-        _print_work(settings, at, roles, tell)
+        _print_work(settings, at, admin_at, roles, tell)
         return
     key = None if has_bootstrap_key else await _first_key(app, settings)
     if is_demo:
         await app.services.users.create(demo.EMAIL)
-    tell(f"Paidonce is running at {at}  (API at /docs, metrics at /metrics)")
+    for_operators = "API at /docs, metrics at /metrics"
+    tell(f"Paidonce is running at {at}  ({for_operators if admin_at is None else 'deliveries'})")
+    if admin_at is not None:
+        tell(f"Operators use {admin_at}  ({for_operators})")
     if settings.security.pepper is None and not settings.database.is_embedded:
         tell("security.pepper is not set: API keys are hashed without one")
     if key is not None:
         tell(f"Operator key, shown only now: {key}")
     if is_demo:
-        tell(_try_it_text(port))
+        tell(_try_it_text(listeners.public.getsockname()[1]))
 
 
-def _print_work(settings: Settings, at: str, roles: Set[Role], tell: Callable[[str], None]) -> None:
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _print_work(
+    settings: Settings,
+    at: str,
+    admin_at: str | None,
+    roles: Set[Role],
+    tell: Callable[[str], None],
+) -> None:
     """Print what a process without the web role does."""
-    tell(f"Paidonce is running at {at}  (only /healthz, /readyz and /metrics)")
+    if admin_at is None:
+        tell(f"Paidonce is running at {at}  (only /healthz, /readyz and /metrics)")
+    else:
+        tell(f"Paidonce is running at {at}  (only /healthz and /readyz)")
+        tell(f"Metrics are at {admin_at}/metrics")
     work = ", ".join(text for role, text in _WORK_OF_ROLES.items() if role in roles)
     tell(f"It {work}. It receives no deliveries: `paidonce serve --roles web` does.")
     if Role.PAYMENTS in roles and settings.payouts.gateway_url is None:

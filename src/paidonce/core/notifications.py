@@ -24,6 +24,7 @@ class NotificationKind(StrEnum):
     FAILED = "failed"  # any other final failure
     HANDLER_FAILING = "handler_failing"  # a handler of the user's own fails again and again
     BAN = "ban"  # an address was banned
+    EVIDENCE = "evidence"  # no more evidence of rejected deliveries is stored today
     WALLET_PAYMENT = "wallet_payment"  # a payout needs a person
     CALLBACK = "callback"  # a gateway reported a transaction that no payout has
     FINDING = "finding"  # a reconciliation found a disagreement

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from paidonce.bootstrap.exposure import load_metrics_token
 from paidonce.bootstrap.rules import load_gateway, load_plans
 from paidonce.bus.contract import open_bus
 from paidonce.doctor.checks import CheckResult, defect, ok, problem, refused, skipped, warning
@@ -101,22 +102,29 @@ def _wrong_sources(settings: Settings) -> Iterator[str]:
 
 def _secrets(installation: Installation) -> CheckResult:
     weak, bare = [], []
-    for name, source in installation.settings.sources.items():
-        for index, reference in enumerate(source.secrets):
-            key = f"sources.{name}.secrets[{index}]"
-            kind, _, place = reference.partition(":")
-            with suppress(PaidonceError, OSError):  # reported by the check of the sources
-                if len(resolve_secret(reference, key)) < SHORTEST_SECRET:
-                    weak.append(key)
-                if kind == "file" and Path(place).stat().st_mode & READABLE_BY_ALL:
-                    bare.append(place)
+    for key, reference in _references(installation.settings):
+        kind, _, place = reference.partition(":")
+        with suppress(PaidonceError, OSError):  # reported by the check of the sources
+            if len(resolve_secret(reference, key)) < SHORTEST_SECRET:
+                weak.append(key)
+            if kind == "file" and Path(place).stat().st_mode & READABLE_BY_ALL:
+                bare.append(place)
     found = [f"shorter than {SHORTEST_SECRET} characters: {', '.join(weak)}"] if weak else []
     found += [f"readable by everybody on this machine: {', '.join(bare)}"] if bare else []
     if not found:
         return ok("none is short, or in a file that everybody may read")
-    remedies = ["have the gateway make a longer one"] if weak else []
+    remedies = ["use longer ones"] if weak else []
     remedies += [f"chmod o-r {' '.join(bare)}"] if bare else []
     return warning("; ".join(found), "; ".join(remedies))
+
+
+def _references(settings: Settings) -> Iterator[tuple[str, str]]:
+    """The secrets of sources and of the metrics, as they are configured, each with its key."""
+    for name, source in settings.sources.items():
+        for index, reference in enumerate(source.secrets):
+            yield f"sources.{name}.secrets[{index}]", reference
+    if settings.server.metrics_token is not None:
+        yield "server.metrics_token", settings.server.metrics_token
 
 
 def _pepper(installation: Installation) -> CheckResult:
@@ -203,7 +211,27 @@ def _nearest(path: Path) -> Path:
 
 
 def _port(installation: Installation) -> CheckResult:
-    host, port = installation.settings.server.host, installation.settings.server.port
+    server = installation.settings.server
+    return _port_result(server.host, server.port, "server.")
+
+
+def _admin_port(installation: Installation) -> CheckResult:
+    """Where operators are served, and who may read the metrics there."""
+    server = installation.settings.server
+    load_metrics_token(installation.settings)
+    if server.admin_port is not None:
+        return _port_result(server.admin_host, server.admin_port, "server.admin_")
+    if installation.settings.environment == "development":
+        return ok("none: the port of deliveries answers operators, too")
+    remedy = (
+        "set server.admin_port, and publish only server.port; or let the proxy publish only "
+        "/webhooks/, and set server.metrics_token"
+    )
+    found = "none: the API and the pages of operators are on the port of deliveries"
+    return warning(f"{found}{'' if server.metrics_token else ', and /metrics is open'}", remedy)
+
+
+def _port_result(host: str, port: int, prefix: str) -> CheckResult:
     if port == 0:
         return ok("any free port")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -213,18 +241,21 @@ def _port(installation: Installation) -> CheckResult:
             tried.bind((host, port))
             tried.listen(1)
         except (OSError, UnicodeError) as error:
-            return _port_in_use(host, port, error)
+            return _port_in_use(host, port, error, prefix)
     return ok(f"{host}:{port} is free; no Paidonce answers there")
 
 
-def _port_in_use(host: str, port: int, error: Exception) -> CheckResult:
+def _port_in_use(host: str, port: int, error: Exception, prefix: str) -> CheckResult:
     if getattr(error, "errno", None) != errno.EADDRINUSE:
-        remedy = "set server.host to an address of this machine, server.port to one you may use"
+        remedy = f"set {prefix}host to an address of this machine, {prefix}port to one you may use"
         return problem(f"{host}:{port}: {error}", remedy)
     if _is_paidonce({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port):  # noqa: S104
         return ok(f"Paidonce answers at {host}:{port}")
-    remedy = f"stop what uses it, or choose another: paidonce serve --port {port + 1}"
-    return problem(f"another program uses {host}:{port}", remedy)
+    is_admin = prefix == "server.admin_"
+    choose = f"set {prefix}port" if is_admin else f"paidonce serve --port {port + 1}"
+    return problem(
+        f"another program uses {host}:{port}", f"stop what uses it, or choose another: {choose}"
+    )
 
 
 def _is_paidonce(host: str, port: int) -> bool:
@@ -251,4 +282,5 @@ CHECKS: Final[dict[str, Callable[[Installation], CheckResult]]] = {
     "data directory": _data_directory,
     "disk": _disk,
     "port": _port,
+    "admin port": _admin_port,
 }

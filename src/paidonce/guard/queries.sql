@@ -44,12 +44,12 @@ SELECT address, reason, score, times, banned_at, until
 SELECT count(*) AS number FROM bans WHERE until > now() AND lifted_at IS NULL;
 
 -- name: add_verified_senders
-INSERT INTO verified_senders (address)
-SELECT unnest(:addresses::text[])
-ON CONFLICT (address) DO UPDATE SET verified_at = excluded.verified_at;
+INSERT INTO verified_senders (address, source_id)
+SELECT * FROM unnest(:address::text[], :source_id::smallint[])
+ON CONFLICT (address, source_id) DO UPDATE SET verified_at = excluded.verified_at;
 
 -- name: verified_senders
-SELECT address, verified_at
+SELECT address, source_id, verified_at
   FROM verified_senders
  WHERE verified_at > :since
  ORDER BY verified_at DESC

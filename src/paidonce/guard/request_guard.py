@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from paidonce.api.problems import Problem
+from paidonce.core.events import SourceId
 from paidonce.errors import InvalidSignatureError, MalformedError, PaidonceError
 from paidonce.guard.addresses import Addresses, sender_unit
 from paidonce.guard.bans import Suspicion
@@ -121,12 +122,16 @@ class RequestGuard:
         """Log that too many of the sender wait for a lookup. It is no suspicion."""
         self._log.note("lookups_full", sender_unit(address or ""), source.name, request_id)
 
-    def verified(self, address: str | None) -> None:
+    def has_sent_to(self, unit: str, source_id: SourceId) -> bool:
+        """Whether it is a verified sender of this source."""
+        return self._senders.has_sent_to(unit, source_id)
+
+    def verified(self, address: str | None, source_id: SourceId) -> None:
         """Record the sender of a verified delivery that is not a replay."""
         if not address:  # a Unix socket
             return
         unit = sender_unit(address)
-        if self._senders.verified(unit) and self._limits.unverified is not None:
+        if self._senders.verified(unit, source_id) and self._limits.unverified is not None:
             self._limits.unverified.forget(unit)
 
     def limit_state(self, address: str | None) -> RateLimitState | None:

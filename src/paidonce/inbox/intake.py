@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Final
@@ -10,13 +10,23 @@ from typing import Final
 from uuid_utils.compat import uuid7
 
 from paidonce import errors
-from paidonce.core.events import DEFERRED, EventId, EventType, PaymentEvent, SourceId
+from paidonce.core.events import DEFERRED, EventId, EventType, Outcome, PaymentEvent, SourceId
 from paidonce.db.pool import Database
 from paidonce.guard.addresses import sender_unit
 from paidonce.inbox.confirmation import approve
-from paidonce.inbox.evidence import EvidenceLimit, ExpiredLimit
+from paidonce.inbox.evidence import MAX_REMEMBERED, Dropped, EvidenceLimits, StoredOnce
+from paidonce.inbox.evidence_room import EvidenceRoom
 from paidonce.inbox.group import Group
-from paidonce.processing.items import Incoming, Rejected, Request, Result, ResultKind, Source
+from paidonce.processing.items import (
+    BatchResult,
+    Incoming,
+    Rejected,
+    Request,
+    Result,
+    ResultKind,
+    Source,
+)
+from paidonce.processing.outcomes import report
 from paidonce.providers.contract import (
     DIGEST_SIZE,
     ConfirmationRequest,
@@ -26,7 +36,9 @@ from paidonce.providers.contract import (
 )
 from paidonce.providers.parsing import without_unstorable_escapes
 from paidonce.queue.senders import find_turn
+from paidonce.runtime.bounded import Bounded
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
+from paidonce.settings import LimitsSettings
 from paidonce.statistics.counting import DroppedDeliveries
 from paidonce.telemetry import logger, metrics
 
@@ -38,18 +50,34 @@ LOOK_AGAIN_S: Final = 60
 """Repeated events that require a lookup cause one lookup in this time."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Contradiction:
+    """What is remembered of a conflict, or of a replayed nonce, that is stored as evidence."""
+
+    event_id: EventId
+    outcome: Outcome | None
+    refusal: errors.RejectedError | None
+
+
 class Intake:
     """Receives deliveries. It does not depend on HTTP."""
 
     def __init__(
-        self, group: Group, database: Database, sources: Mapping[str, Source], is_queued: bool
+        self,
+        group: Group,
+        database: Database,
+        sources: Mapping[str, Source],
+        is_queued: bool,
+        evidence: EvidenceLimits | None = None,
     ) -> None:
         self._group = group
         self._database = database
         self._forced_outcome = DEFERRED if is_queued else None
-        self._evidence = EvidenceLimit()
-        self._expired = ExpiredLimit()
+        self._evidence = evidence or EvidenceLimits(EvidenceRoom(database, LimitsSettings()))
+        self._expired = StoredOnce()
+        self._malformed = StoredOnce()
         self._arriving: Counter[tuple[SourceId, str]] = Counter()
+        self._contradictions: Bounded[bytes, _Contradiction] = Bounded(MAX_REMEMBERED)
         self.dropped = DroppedDeliveries()
         self.sources = sources
 
@@ -123,12 +151,40 @@ class Intake:
         return replace(item, waiting=turn.waiting, delay=turn.delay)
 
     async def _accept(self, item: Incoming) -> Result:
-        result = await self._group.submit(item)
+        result = self._repeated(item) if self._contradictions else None
+        if result is None:
+            result = await self._group.submit(item)
+            if isinstance(result.item, Rejected) or result.kind is ResultKind.CONFLICT:
+                self._remember(item, result)
         if isinstance(result.item, Rejected):  # by a check in the database
             raise result.item.refusal
         if result.kind is ResultKind.DUPLICATE and isinstance(item.event, LookupRequired):
             await self._look_again(item)
         return result
+
+    def _repeated(self, item: Incoming) -> Result | None:
+        """The result of the same delivery, if it was kept as evidence: a conflict or a replay.
+
+        It is not stored again: whoever has captured one can send it for ever.
+        """
+        known = self._contradictions.get(_digest_of(item))
+        if known is None:
+            return None
+        kind, refusal = ResultKind.CONFLICT, known.refusal
+        result = Result(item, kind, known.event_id, known.outcome)
+        if refusal is not None:
+            source, request, delivery = item.source, item.request, item.delivery
+            replay = Rejected(known.event_id, source, request, delivery, refusal, True)
+            result = replace(result, item=replay, kind=ResultKind.FAILED_FINAL)
+        self._drop(item, Dropped.REPEATED)
+        report(BatchResult(item.received_at, [result]))
+        return result
+
+    def _remember(self, item: Incoming, result: Result) -> None:
+        if result.event_id is not None:
+            refusal = result.item.refusal if isinstance(result.item, Rejected) else None
+            known = _Contradiction(result.event_id, result.outcome, refusal)
+            self._contradictions.put(_digest_of(item), known)
 
     async def _look_again(self, item: Incoming) -> None:
         """Store a repeated event that requires a lookup once more, so that it is looked up (INB-2).
@@ -146,24 +202,29 @@ class Intake:
         provider = refused.source.provider.name
         if not refused.signature_valid:
             metrics.INVALID_SIGNATURES.labels(provider).inc()
-            unit = sender_unit(refused.request.remote_address or "")
-            if not self._evidence.allows(unit, len(refused.delivery.body)):
-                self._drop(refused)
+            if excess := await self._evidence.excess(refused):
+                self._drop(refused, excess)
                 return
+        digest = _body_digest(refused)
+        if refused.signature_valid and not self._malformed.allows(digest):
+            self._drop(refused, Dropped.REPEATED)
+            return
         try:
             result = await self._group.submit(refused)
         except (errors.DatabaseUnavailableError, errors.QueueFullError):
-            self._drop(refused)
+            self._malformed.forget(digest)
+            self._drop(refused, Dropped.UNAVAILABLE)
             if refused.event is not None:
                 raise
         else:
             if result.event_id is None:  # it was not stored
-                self._drop(refused)
+                self._malformed.forget(digest)
+                self._drop(refused, Dropped.UNAVAILABLE)
 
-    def _drop(self, refused: Rejected) -> None:
+    def _drop(self, item: Incoming | Rejected, reason: Dropped) -> None:
         """Count a delivery that is not stored."""
-        metrics.EVIDENCE_DROPPED.labels(refused.source.provider.name).inc()
-        self.dropped.count(refused)
+        metrics.EVIDENCE_DROPPED.labels(item.source.provider.name, reason).inc()
+        self.dropped.count(item)
 
     async def _keep_expired(self, refused: Rejected) -> None:
         """Store an authentic but expired delivery once: it may be money (PRV-8).
@@ -172,9 +233,9 @@ class Intake:
         """
         provider = refused.source.provider.name
         metrics.STALE.labels(provider).inc()
-        digest = _expired_digest(refused)
+        digest = _body_digest(refused)
         if not self._expired.allows(digest):
-            self._drop(refused)
+            self._drop(refused, Dropped.REPEATED)
             return
         try:
             for item in _items_of_expired(refused, digest):
@@ -251,7 +312,13 @@ def _renamed(item: Incoming, key: str) -> Incoming:
     )
 
 
-def _expired_digest(refused: Rejected) -> bytes:
+def _body_digest(item: Incoming | Rejected) -> bytes:
     """A digest of the body, which every gateway signs; headers may not be signed."""
-    source = refused.source.id.to_bytes(8)
-    return blake2b(source + refused.delivery.body, digest_size=DIGEST_SIZE).digest()
+    source = item.source.id.to_bytes(8)
+    return blake2b(source + item.delivery.body, digest_size=DIGEST_SIZE).digest()
+
+
+def _digest_of(item: Incoming) -> bytes:
+    """A digest of a verified delivery: what is signed in its headers is in its key or its nonce."""
+    nonce = (item.identity.nonce or "").encode()
+    return blake2b(item.key[1] + _body_digest(item) + nonce, digest_size=DIGEST_SIZE).digest()

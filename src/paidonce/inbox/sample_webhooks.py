@@ -31,7 +31,8 @@ class SampleWebhook(BaseModel):
 
     `amount` is in major units. By default `currency` is the order's, else the gateway's or
     the default plan's. `status` is `paid`, `failed`, `canceled`, `refunded`, `pending`, or the
-    gateway's own word. The same `payment_id` and `status` again are the same event.
+    gateway's own word. The same `payment_id` and `status` again are the same event,
+    if the gateway signs its ids.
     """
 
     model_config = ConfigDict(extra="forbid")

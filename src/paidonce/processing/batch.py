@@ -165,7 +165,7 @@ class Batch:
         if not same_version or (is_same and is_same_purpose(stored.purpose, _purpose(item))):
             if item.key in self._stored_keys:
                 self._changes.redelivered.append(stored.event_id)
-            self._audit(stored.event_id, "event_deduped", request_id=item.request.id)
+            self._changes.duplicates.setdefault(stored.event_id, []).append(item.request.id)
             if item.is_delivery:
                 self._tally.add_duplicate(tally_key(item))
             return Result(item, ResultKind.DUPLICATE, stored.event_id)

@@ -305,7 +305,8 @@ UPDATE webhook_events AS e
    AND e.id BETWEEN :first_id AND :last_id;
 
 -- name: requeue_redelivered
--- A redelivery makes a queued event due now, unless it is already, or a redelivery did a moment ago.
+-- A redelivery makes a queued event due now, unless it is already, a redelivery did a moment ago, or it
+-- was tried very often: each attempt leaves a trail, and a captured delivery can be sent again for ever.
 INSERT INTO event_queue (
     run_at, event_id, queue_name, source_id, lane, sender, subject, scheduled_at, redelivered_at)
 SELECT :now, e.id, coalesce(d.queue_name, 0), e.source_id, coalesce(d.lane, 0), d.sender, d.subject,
@@ -320,6 +321,7 @@ SELECT :now, e.id, coalesce(d.queue_name, 0), e.source_id, coalesce(d.lane, 0), 
  WHERE e.id = ANY (:event_id::uuid[])
    AND e.id BETWEEN :first_id AND :last_id
    AND e.status IN ('VALIDATED', 'FAILED_RETRYABLE')
+   AND e.attempts < :max_attempts::smallint
    AND (d.run_at > :now) IS NOT FALSE
    AND (d.redelivered_at > :now::timestamptz - make_interval(secs => :pause_s::float8)) IS NOT TRUE;
 
@@ -347,6 +349,21 @@ INSERT INTO audit_log (at, event_id, payment_id, action, success, details)
 SELECT * FROM unnest(
     :at::timestamptz[], :event_id::uuid[], :payment_id::uuid[], :action::text[],
     :success::boolean[], :details::jsonb[]);
+
+-- name: count_duplicates
+-- One row for each event, however often it is delivered again. In the order of the events, so that two
+-- batches cannot deadlock.
+INSERT INTO audit_log AS a (at, event_id, action, success, details)
+SELECT :now::timestamptz, d.event_id, 'event_deduped', true,
+       jsonb_build_object('count', d.number, 'first', :now::timestamptz, 'last', :now::timestamptz,
+                          'request_id', d.request_id)
+  FROM unnest(:event_id::uuid[], :number::bigint[], :request_id::text[])
+       AS d (event_id, number, request_id)
+ ORDER BY d.event_id
+ON CONFLICT (event_id) WHERE action = 'event_deduped' DO UPDATE
+   SET details = excluded.details || jsonb_build_object(
+           'count', (a.details ->> 'count')::bigint + (excluded.details ->> 'count')::bigint,
+           'first', a.details -> 'first');
 
 -- name: record_nonces
 -- In the order of the digests, so that two transactions cannot deadlock. Waits for a transaction that

@@ -46,6 +46,8 @@ MAX_GRANTS: Final = 1_000
 
 REDELIVERY_PAUSE_S: Final = 30.0
 """How often redeliveries make a queued event due before its time."""
+MAX_HASTENED: Final = 100
+"""After so many attempts, a redelivery does not make a queued event due: it has its own times."""
 
 MAX_OF_ORDER: Final = 64
 """How many payments of one order are loaded."""
@@ -114,6 +116,7 @@ class Changes:
     notifications: list[WrittenRow] = field(default_factory=list)
     callbacks: list[WrittenRow] = field(default_factory=list)  # for the payout service
     redelivered: list[EventId] = field(default_factory=list)
+    duplicates: dict[EventId, list[str]] = field(default_factory=dict)  # the ids of their requests
     unblocked: list[bytes] = field(default_factory=list)  # digests
 
     def add_difference(self, state: State) -> None:
@@ -140,6 +143,7 @@ class Changes:
             self.notifications,
             self.callbacks,
             self.redelivered,
+            self.duplicates,
             self.unblocked,
             self.merged,
             self.wallets,
@@ -301,7 +305,12 @@ async def _write_others(connection: Connection, changes: Changes, now: datetime)
     if changes.redelivered:
         ids = list(changes.redelivered)
         await QUERIES["requeue_redelivered"].run(
-            connection, event_id=ids, now=now, pause_s=REDELIVERY_PAUSE_S, **_id_range(ids)
+            connection,
+            event_id=ids,
+            now=now,
+            pause_s=REDELIVERY_PAUSE_S,
+            max_attempts=MAX_HASTENED,
+            **_id_range(ids),
         )
     if changes.unblocked:
         await QUERIES["requeue_unblocked"].run(connection, blocked_on=changes.unblocked, now=now)
@@ -309,6 +318,15 @@ async def _write_others(connection: Connection, changes: Changes, now: datetime)
         await QUERIES["write_audit"].run_with_rows(connection, changes.audit)
     await notifications_store.write(connection, changes.notifications)
     await write_callbacks(connection, changes.callbacks)
+    if changes.duplicates:
+        # The last, because it may wait for another batch with the same event.
+        await QUERIES["count_duplicates"].run(
+            connection,
+            now=now,
+            event_id=list(changes.duplicates),
+            number=[len(one) for one in changes.duplicates.values()],
+            request_id=[one[-1] for one in changes.duplicates.values()],
+        )
 
 
 async def write_callbacks(connection: Connection, callbacks: Sequence[WrittenRow]) -> None:

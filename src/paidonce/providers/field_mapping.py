@@ -9,6 +9,7 @@
 Used by the providers `generic` and `standard`.
 """
 
+import hashlib
 import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -28,6 +29,9 @@ FIELDS: Final = (
     "event_id", "type", "payment_id", "order", "amount", "amount_minor", "refunded",
     "refunded_minor", "currency", "email", "plan_id", "occurred_at", "nonce",
 )  # fmt: skip
+_MONEY_FIELDS: Final = frozenset(
+    {"payment_id", "amount", "amount_minor", "refunded", "refunded_minor", "currency"}
+)
 HEADER_PREFIX: Final = "header:"
 
 TYPES: Final[Mapping[str, EventType | None]] = {
@@ -156,23 +160,14 @@ class FieldMapping:
             if isinstance(location, HeaderField) and location.name not in signed_headers
         )
 
-    def with_nonce(
-        self,
-        identity: contract.Identity,
-        delivery: contract.Delivery,
-        signed_headers: Collection[str] = (),
-    ) -> contract.Identity:
-        """Add the nonce of the delivery to the identity, if it has one. Raises MalformedError.
+    def read_nonce(self, delivery: contract.Delivery) -> str | None:
+        """Read the nonce. Raises MalformedError."""
+        return read.text(self._find(delivery, "nonce"), "nonce")
 
-        An unsigned nonce is bound to the meaning of the event: anybody could send it in advance.
-        """
-        nonce = read.text(self._find(delivery, "nonce"), "nonce")
-        if nonce is None:
-            return identity
-        location = self.locations["nonce"]
-        is_signed = not isinstance(location, HeaderField) or location.name in signed_headers
-        bound = nonce if is_signed else f"{nonce}:{identity.fingerprint.hex()}"
-        return replace(identity, nonce=bound)
+    def meaning(self, kind: str) -> str:
+        """Return what a type means, in the words of the settings."""
+        event_type = self.types.get(kind)
+        return "ignored" if event_type is None else event_type
 
     def build_sample(self, sample: contract.SampleEvent) -> tuple[bytes, dict[str, str]]:
         """Return a body with the fields of the sample, and the headers that contain some of them.
@@ -248,6 +243,26 @@ class MappedProvider(contract.Provider):
     kept_headers: frozenset[str]
     unsigned: frozenset[str]
 
+    def identity_of(
+        self, fields: EventFields, key: str | None, delivery: contract.Delivery
+    ) -> contract.Identity:
+        """Return the identity of an event; without a key it is the digest of the body.
+
+        What an unsigned header says must make no other event of a captured delivery: its type
+        counts by its few meanings, as a part of the key, and its nonce not at all.
+        """
+        key = key or hashlib.sha256(delivery.body).hexdigest()
+        if "type" in self.unsigned:
+            digest = fields._replace(type=self.mapping.meaning(fields.type)).fingerprint()
+            key = f"{key}:{digest.hex()}"
+        else:
+            digest = fields.fingerprint()
+        identity = fields.identity(key, digest)
+        if "nonce" in self.unsigned:
+            return identity
+        nonce = self.mapping.read_nonce(delivery)
+        return identity if nonce is None else replace(identity, nonce=nonce)
+
     def translate(self, delivery: contract.Delivery) -> PaymentEvent | Ignored:
         return self.mapping.translate(delivery.parse_once(self.mapping.read_fields))
 
@@ -259,6 +274,19 @@ class MappedProvider(contract.Provider):
 
     def evidence_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in headers.items() if name in self.kept_headers}
+
+
+def check_unsigned(key: str, unsigned: Collection[str]) -> None:
+    """Raise ConfigurationError when money, or the payment, would be read from an unsigned header.
+
+    Whoever has seen one delivery could report any payment.
+    """
+    for name in FIELDS:
+        if name in unsigned and name in _MONEY_FIELDS:
+            raise ConfigurationError(
+                f"{key}.fields.{name}: anybody who has seen a delivery can change an unsigned "
+                "header; read it from the body"
+            )
 
 
 def load_mapping(

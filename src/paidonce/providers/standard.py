@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from paidonce.errors import ConfigurationError, InvalidSignatureError
 from paidonce.providers import contract
-from paidonce.providers.field_mapping import HeaderField, MappedProvider, load_mapping
-from paidonce.providers.fields import EventFields
+from paidonce.providers.field_mapping import MappedProvider, check_unsigned, load_mapping
 from paidonce.providers.public_keys import is_signed_by_any
 from paidonce.providers.signing import decode_base64
 from paidonce.providers.standard_webhooks import (
@@ -75,11 +74,10 @@ class Standard(MappedProvider):
 
     def identify(self, delivery: contract.Delivery) -> contract.Identity:
         fields = delivery.parse_once(self.mapping.read_fields)
-        digest = fields.fingerprint()
-        key = self._key(fields, digest, read_envelope(delivery.headers, FAMILIES).id)
         if fields.event_id is None:
-            fields = fields._replace(event_id=key)
-        return self.mapping.with_nonce(fields.identity(key, digest), delivery)
+            fields = fields._replace(event_id=read_envelope(delivery.headers, FAMILIES).id)
+        key = None if "event_id" in self.unsigned else fields.event_id
+        return self.identity_of(fields, key, delivery)
 
     def signature_method(self, delivery: contract.Delivery) -> str:
         signatures = " ".join(delivery.headers.get(f"{one}-signature", "") for one in FAMILIES)
@@ -91,14 +89,6 @@ class Standard(MappedProvider):
         body, headers = self.mapping.build_sample(sample)
         event_id, sent_at_s = sample.event_id or f"msg_{uuid4().hex}", sample.sent_at.timestamp()
         return headers | signed_headers(event_id, sent_at_s, body, self.secrets[0]), body
-
-    def _key(self, fields: EventFields, digest: bytes, signed_id: str) -> str:
-        if fields.event_id is None:
-            return signed_id
-        if isinstance(self.mapping.locations["event_id"], HeaderField):
-            # It is not signed: alone, it could be the id of an event that has not arrived yet.
-            return f"{fields.event_id}:{digest.hex()}"
-        return fields.event_id
 
     def _is_signed_by_key(self, envelope: Envelope, body: bytes) -> bool:
         if not self.public_keys:
@@ -122,6 +112,7 @@ def configure(config: contract.ProviderConfig) -> Standard:
     mapping = load_mapping(_without_signed_id(config), LOCATIONS, TYPES)
     kept = _HEADERS | mapping.headers
     unsigned = mapping.unsigned_fields(())
+    check_unsigned(config.key, unsigned)
     return Standard(mapping, config.tolerance_s, kept, unsigned, tuple(secrets), tuple(public_keys))
 
 

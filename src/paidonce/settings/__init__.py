@@ -25,6 +25,8 @@ METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """The variable with the folder in which processes that serve together keep their metrics.
 
 The Prometheus library reads it on import: set it before `telemetry.metrics` is imported."""
+ANY_HOSTS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104
+"""Every address of this machine."""
 _RATE: Final = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
 _KAFKA_URL: Final = re.compile(r"kafka://[^\s,@/:]+:\d{1,5}(,[^\s,@/:]+:\d{1,5})*")
 _SOURCE_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
@@ -81,6 +83,19 @@ class ServerSettings(_Section):
     request_timeout_s: float = Field(10.0, gt=0, le=300)
     max_waiting: int = Field(4096, ge=1, le=1_000_000)
     trusted_proxies: tuple[str, ...] = ()
+    admin_host: str = Field("127.0.0.1", min_length=1)
+    admin_port: int | None = Field(None, ge=0, le=65535)
+    metrics_token: str | None = None
+
+    @model_validator(mode="after")
+    def _has_two_ports(self) -> "ServerSettings":
+        hosts = {self.host, self.admin_host}
+        overlaps = len(hosts) == 1 or not hosts.isdisjoint(ANY_HOSTS)
+        if self.admin_port == self.port != 0 and overlaps:
+            raise ValueError(
+                f"admin_port = {self.admin_port}: deliveries have this port; use another"
+            )
+        return self
 
 
 class SourceSettings(BaseModel):
@@ -168,7 +183,7 @@ def _storage(value: str) -> str:
 
 
 class LimitsSettings(_Section):
-    """Rate limits by address and by source; "" is no limit."""
+    """Rate limits by address and by source, "" is no limit; and the room for evidence in a day."""
 
     unverified: Annotated[str, AfterValidator(_rate)] = "120/minute"
     verified_senders: Annotated[str, AfterValidator(_rate)] = "1200/minute"
@@ -176,6 +191,8 @@ class LimitsSettings(_Section):
     per_source: Annotated[str, AfterValidator(_rate)] = ""
     api_keys: Annotated[str, AfterValidator(_rate)] = "30/minute"
     storage: Annotated[str, AfterValidator(_storage)] = ""
+    evidence_strangers_mb: int = Field(64, ge=0, le=1_000_000)
+    evidence_senders_mb: int = Field(1_024, ge=0, le=1_000_000)
 
 
 class SecuritySettings(_Section):

@@ -13,7 +13,7 @@ from paidonce.errors import ConfigurationError
 from paidonce.settings import Settings
 
 CONFIG_FILE: Final = "paidonce.toml"
-_HIDDEN: Final = ("secret", "password", "pepper", "key", "url", "storage", "smtp")
+_HIDDEN: Final = ("secret", "password", "pepper", "key", "url", "storage", "smtp", "token")
 _SHOWN: Final = ("retention.", "limits.api_keys")
 
 

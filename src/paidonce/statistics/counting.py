@@ -11,7 +11,7 @@ from paidonce.core.events import EventStatus
 from paidonce.core.tally import Tally, TallyRow
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection, load_queries
-from paidonce.processing.items import Rejected, tally_key
+from paidonce.processing.items import Incoming, Rejected, tally_key
 from paidonce.runtime.service import Service
 
 QUERIES: Final = load_queries(__file__)
@@ -51,12 +51,12 @@ class DroppedDeliveries:
     def __init__(self) -> None:
         self._tally = Tally()
 
-    def count(self, refused: Rejected) -> None:
-        """Count one more."""
-        if refused.signature_valid:
-            self._tally.add_event(tally_key(refused), EventStatus.FAILED_FINAL)
+    def count(self, item: Incoming | Rejected) -> None:
+        """Count one more. A conflict was verified."""
+        if isinstance(item, Incoming) or item.signature_valid:
+            self._tally.add_event(tally_key(item), EventStatus.FAILED_FINAL)
         else:
-            self._tally.add_rejected(tally_key(refused))
+            self._tally.add_rejected(tally_key(item))
 
     async def write(self, database: Database) -> None:
         """Write the counts. If that fails they are kept for the next time."""

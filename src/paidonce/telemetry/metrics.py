@@ -77,7 +77,9 @@ AMOUNT_MISMATCHES: Final = _counter(
     "payments_amount_mismatch_total", "Payments whose amount or currency does not match."
 )
 EVIDENCE_DROPPED: Final = _counter(
-    "webhook_evidence_dropped_total", "Rejected deliveries that were counted but not stored."
+    "webhook_evidence_dropped_total",
+    "Rejected deliveries and conflicts that were counted but not stored, by the limit.",
+    ("provider", "reason"),
 )
 RATE_LIMITED: Final = _counter("webhook_rate_limited_total", "Requests rejected by a rate limit.")
 BANNED: Final = _counter(

@@ -15,19 +15,23 @@
 `scheme.py` checks these settings; `field_mapping.py` describes the fields and types of events.
 
 The key of an event is its id, in the body or signed as `{id}`; without one, a digest of its type,
-order, payment and time, or of the body if it has no time. If a field is in an unsigned header,
-anybody who has seen a delivery can change it: then the fingerprint is part of the key, so that no
-replay can take the key of an event that has not arrived yet.
+order, payment and time, or of the body if it has no time. Anybody who has seen a delivery can
+change a field in an unsigned header: it takes no part in the key, and what has no signed id has the
+digest of its body as key. One captured delivery is one event, whatever its headers say.
 """
 
-import hashlib
 from dataclasses import dataclass
 from typing import ClassVar
 
 from paidonce.core.events import EventType
 from paidonce.errors import ConfigurationError
 from paidonce.providers import contract
-from paidonce.providers.field_mapping import FieldMapping, MappedProvider, load_mapping
+from paidonce.providers.field_mapping import (
+    FieldMapping,
+    MappedProvider,
+    check_unsigned,
+    load_mapping,
+)
 from paidonce.providers.fields import EventFields
 from paidonce.providers.generic.scheme import SignatureScheme, load_scheme
 
@@ -39,22 +43,19 @@ class Generic(MappedProvider):
     name: ClassVar = "generic"
 
     scheme: SignatureScheme
-    is_all_signed: bool
-    """Whether no field is in an unsigned header."""
 
     def verify(self, delivery: contract.Delivery) -> None:
         self.scheme.verify(delivery, self.tolerance_s)
 
     def identify(self, delivery: contract.Delivery) -> contract.Identity:
         fields = delivery.parse_once(self.mapping.read_fields)
+        signed_id = self.scheme.signed_id(delivery.headers)
         if fields.event_id is None:
-            fields = fields._replace(event_id=self.scheme.signed_id(delivery.headers))
-        digest = fields.fingerprint()
-        key = fields.event_id or _build_key(fields) or hashlib.sha256(delivery.body).hexdigest()
-        if not self.is_all_signed:
-            key = f"{key}:{digest.hex()}"
-        identity = fields.identity(key, digest)
-        return self.mapping.with_nonce(identity, delivery, self.scheme.signed_headers)
+            fields = fields._replace(event_id=signed_id)
+        key = signed_id if "event_id" in self.unsigned else fields.event_id
+        if key is None and not self.unsigned:
+            key = _build_key(fields)
+        return self.identity_of(fields, key, delivery)
 
     def signature_method(self, delivery: contract.Delivery) -> str:
         return self.scheme.keys.algorithm
@@ -74,7 +75,8 @@ def configure(config: contract.ProviderConfig) -> Generic:
     signed, read = scheme.signed_headers, mapping.headers
     kept = frozenset({*contract.COMMON_HEADERS, *signed, *read, scheme.header})
     unsigned = mapping.unsigned_fields(signed)
-    return Generic(mapping, config.tolerance_s, kept, unsigned, scheme, read <= signed)
+    check_unsigned(config.key, unsigned)
+    return Generic(mapping, config.tolerance_s, kept, unsigned, scheme)
 
 
 def _build_key(fields: EventFields) -> str | None:

@@ -1022,13 +1022,25 @@ CREATE TABLE bans (
 
 CREATE INDEX bans_by_change ON bans (changed_at);
 
--- Addresses that sent a verified delivery, updated once a day at most. They are never banned.
+-- Addresses that sent a verified delivery, and to which source; updated once a day at most. They are
+-- never banned.
 CREATE TABLE verified_senders (
-    address     text COLLATE "C" PRIMARY KEY CHECK (length(address) BETWEEN 1 AND 100),
-    verified_at timestamptz NOT NULL DEFAULT now()
+    address     text COLLATE "C" NOT NULL CHECK (length(address) BETWEEN 1 AND 100),
+    source_id   smallint NOT NULL,
+    verified_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (address, source_id)
 );
 
 CREATE INDEX verified_senders_by_time ON verified_senders (verified_at);
+
+-- How many bytes of evidence were stored on a day, by strangers and by verified senders. A process takes
+-- a portion at a time.
+CREATE TABLE evidence_rooms (
+    room    text COLLATE "C" PRIMARY KEY CHECK (room IN ('strangers', 'senders')),
+    day     date NOT NULL,
+    taken   bigint NOT NULL CHECK (taken >= 0),
+    is_told boolean NOT NULL DEFAULT false  -- that it is full
+);
 
 -- The operators' API keys. `hint` is the beginning of the key, `hash` all that is stored of the rest.
 CREATE TABLE api_keys (
@@ -1111,6 +1123,9 @@ CREATE INDEX audit_log_by_order ON audit_log (order_reference, at, id)
 CREATE INDEX audit_log_by_user ON audit_log (user_id, at, id) WHERE user_id IS NOT NULL;
 
 CREATE INDEX audit_log_by_actor ON audit_log (actor, at, id) WHERE actor <> 'paidonce';
+
+-- The duplicates of an event are counted in one row. An INSERT of another row pays nothing for this index.
+CREATE UNIQUE INDEX audit_log_duplicates ON audit_log (event_id) WHERE action = 'event_deduped';
 
 -- Without what is written for many events and for each wallet command.
 CREATE INDEX audit_log_by_action ON audit_log (action, at, id)
