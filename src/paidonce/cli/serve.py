@@ -42,7 +42,9 @@ def serve(
     with _shared_metrics(processes):
         from paidonce.cli import server
         from paidonce.runtime.processes import ALONE, Place, Processes
+        from paidonce.telemetry import configure_logging
 
+        configure_logging(settings.log)
         listener = server.listening_socket(settings.server)
 
         def serve_at(place: Place) -> None:

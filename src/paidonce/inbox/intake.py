@@ -56,7 +56,7 @@ class Intake:
         DatabaseUnavailableError. An expired delivery, or a malformed one that reports money, is not
         rejected if it cannot be stored, so the gateway sends it again.
         """
-        metrics.bound(metrics.RECEIVED, source.provider.name).inc()
+        metrics.bound(metrics.RECEIVED, *source.labels).inc()
         delivery = Delivery(headers, body, datetime.now(UTC))
         event_id = EventId(uuid7())
         is_authentic = False
@@ -110,9 +110,8 @@ class Intake:
 
         Evidence of money has to be stored: raises QueueFullError or DatabaseUnavailableError.
         """
-        provider = refused.source.provider.name
         if not refused.signature_valid:
-            metrics.INVALID_SIGNATURES.labels(provider).inc()
+            metrics.bound(metrics.INVALID_SIGNATURES, *refused.source.labels).inc()
             unit = sender_unit(refused.request.remote_address or "")
             if not self._evidence.allows(unit, len(refused.delivery.body)):
                 self._drop(refused)
@@ -129,7 +128,7 @@ class Intake:
 
     def _drop(self, refused: Rejected) -> None:
         """Count a delivery that is not stored."""
-        metrics.EVIDENCE_DROPPED.labels(refused.source.provider.name).inc()
+        metrics.bound(metrics.EVIDENCE_DROPPED, *refused.source.labels).inc()
         self.dropped.count(refused)
 
     async def _keep_expired(self, refused: Rejected) -> None:
@@ -137,8 +136,7 @@ class Intake:
 
         Raises QueueFullError or DatabaseUnavailableError.
         """
-        provider = refused.source.provider.name
-        metrics.STALE.labels(provider).inc()
+        metrics.bound(metrics.STALE, *refused.source.labels).inc()
         digest = _expired_digest(refused)
         if not self._expired.allows(digest):
             self._drop(refused)

@@ -33,6 +33,9 @@ DELAYS_S: Final = tuple(RETRY.delay_s(failures) for failures in range(1, 14))
 GIVE_UP_S: Final = 86_400.0
 """After this the message has failed; its notifications are part of the next message."""
 
+_RESULTS: Final = {"SENT": "sent", "PENDING": "retried", "FAILED": "failed"}
+"""What attempts are counted as."""
+
 
 class Notifier(Service):
     """Sends pending notifications to each channel, as long as this process leads."""
@@ -41,6 +44,9 @@ class Notifier(Service):
         super().__init__("notifier")
         self._channels = tuple(channels.values())
         self._leader = leader
+        for channel in self._channels:
+            for result in _RESULTS.values():
+                metrics.bound(metrics.NOTIFICATION_ATTEMPTS, channel.name, channel.kind, result)
 
     async def run(self) -> None:
         """Notify while this process leads; follow the leader otherwise."""
@@ -108,7 +114,7 @@ async def _record(
     is_final = message.age_s >= GIVE_UP_S
     status = "SENT" if error is None else "FAILED" if is_final else "PENDING"
     await store.end_attempt(connection, message.id, status, error)
-    result = {"SENT": "sent", "PENDING": "retried", "FAILED": "failed"}[status]
+    result = _RESULTS[status]
     metrics.bound(metrics.NOTIFICATION_ATTEMPTS, channel.name, channel.kind, result).inc()
     fields = {"channel": channel.name, "message_id": str(message.id), "attempt": message.attempts}
     if error is None:

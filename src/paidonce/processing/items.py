@@ -53,6 +53,11 @@ class Source:
     is_payout_source: bool = False  # its events are callbacks about payouts
 
     @property
+    def labels(self) -> tuple[str, str]:
+        """Its labels in metrics: provider and name."""
+        return self.provider.name, self.name
+
+    @property
     def queue_name(self) -> QueueName:
         """The queue for events that need no lookup."""
         return QueueName.HOOKS if self.has_handlers else QueueName.PROCESS

@@ -341,6 +341,19 @@ def _one_default(plans: dict[str, PlanSettings]) -> dict[str, PlanSettings]:
     return plans
 
 
+class LogSettings(_Section):
+    """The log on standard output. "auto" is for people on a terminal, and JSON elsewhere."""
+
+    format: Literal["auto", "console", "json"] = "auto"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class AlertSettings(_Section):
+    """When people are notified of what waits."""
+
+    unapplied_after_s: float = Field(900.0, ge=1, le=30 * 86_400)
+
+
 class Settings(BaseSettings):
     """All settings."""
 
@@ -362,6 +375,8 @@ class Settings(BaseSettings):
     bus: BusSettings = BusSettings()
     payouts: PayoutSettings = PayoutSettings()
     notifications: Annotated[dict[str, NotificationSettings], AfterValidator(_channel_names)] = {}
+    alerts: AlertSettings = AlertSettings()
+    log: LogSettings = LogSettings()
     retention: RetentionSettings = RetentionSettings()
     handlers: tuple[str, ...] = ()
     handler_timeout_s: float = Field(10.0, gt=0, le=LONGEST_HANDLER_S)
