@@ -18,6 +18,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import asyncpg
+import orjson
 import pytest
 import pytest_asyncio
 
@@ -26,7 +27,6 @@ from paidonce.db.schema import ensure_partitions, partition_name
 from paidonce.doctor import examine
 from paidonce.doctor.database import clock_result
 from paidonce.doctor.machine import disk_result
-from paidonce.terminal.output import json_text
 from tests.support.memory_folder import make_memory_folder
 from tests.support.service import Service, paid
 from tests.support.tools import free_port, paidonce, until
@@ -86,7 +86,7 @@ class Clinic:
         with chdir(self.folder), ThreadPoolExecutor(1) as thread:
             path = None if config is None else Path(config)
             found = thread.submit(lambda: asyncio.run(examine(path))).result()
-        return self._checked(json_text(found))
+        return self._checked(orjson.dumps(found).decode())
 
     def _checked(self, text: str) -> Examined:
         assert HIDDEN not in text
