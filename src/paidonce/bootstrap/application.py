@@ -164,7 +164,7 @@ def _background(
     if Role.RELAY in roles:
         channels = load_channels(settings.notifications)
         if channels:
-            services.append(Notifier(channels, leader))
+            services.append(Notifier(channels, leader, settings.server.public_url))
         services.append(Relay(bus, leader, bus_wakeup))
     if Role.PAYMENTS in roles:
         gateway, options = load_gateway(settings), payout_options(settings, rules)

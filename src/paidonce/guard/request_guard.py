@@ -24,7 +24,6 @@ UNVERIFIED: Final = "unverified"
 """The limit of senders that are not verified."""
 FLOOD: Final = 10
 """More than this many times the limit adds to the risk score of an address."""
-"""The provider in metrics of requests to an unknown source."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,10 +40,13 @@ _RESULTS: Final = {"SENT": "sent", "PENDING": "retried", "FAILED": "failed"}
 class Notifier(Service):
     """Sends pending notifications to each channel, as long as this process leads."""
 
-    def __init__(self, channels: Mapping[str, Channel], leader: Leader) -> None:
+    def __init__(
+        self, channels: Mapping[str, Channel], leader: Leader, public_url: str | None = None
+    ) -> None:
         super().__init__("notifier")
         self._channels = tuple(channels.values())
         self._leader = leader
+        self._public_url = public_url
         for channel in self._channels:
             for result in _RESULTS.values():
                 metrics.bound(metrics.NOTIFICATION_ATTEMPTS, channel.name, channel.kind, result)
@@ -82,7 +85,7 @@ class Notifier(Service):
         """Send the channel its next message, if one is due; returns whether it was accepted."""
         async with leadership.connection() as connection:
             if await store.is_message_due(connection, channel.name, channel.every_s):
-                await _compose(connection, channel)
+                await _compose(connection, channel, self._public_url)
             message = await store.begin_attempt(connection, channel.name, DELAYS_S)
         if message is None:
             return False
@@ -98,13 +101,13 @@ class Notifier(Service):
         return error is None
 
 
-async def _compose(connection: Connection, channel: Channel) -> None:
+async def _compose(connection: Connection, channel: Channel, public_url: str | None) -> None:
     """Combine all pending notifications into one message."""
     async with connection.transaction():
         message_id = uuid7()
         pending = await store.assign(connection, channel.name, message_id)
         if pending:
-            content = compose(pending)
+            content = compose(pending, public_url)
             await store.add_message(connection, message_id, channel.name, content)
 
 

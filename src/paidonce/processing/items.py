@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Any, Final
 
@@ -75,6 +75,7 @@ class Rules:
     handlers: Handlers = NO_HANDLERS
     masker: Masker = field(default_factory=Masker)
     routes: Routes = field(default_factory=dict)  # empty: no notifications
+    unapplied_after: timedelta = timedelta(minutes=15)  # people are told of money that waits
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,24 @@ class DatabaseSettings(_Section):
         return self.url == "embedded"
 
 
+def _web_url(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_fit = False
+    if not is_fit or "@" in value or "?" in value or "#" in value:
+        raise ValueError('give such as "https://gateway.example/v1"; the key has its own setting')
+    return value
+
+
+def _public_url(value: str) -> str:
+    try:
+        return _web_url(value)
+    except ValueError:
+        raise ValueError('give such as "https://pay.example.com"') from None
+
+
 class ServerSettings(_Section):
     """The HTTP server."""
 
@@ -81,6 +99,7 @@ class ServerSettings(_Section):
     request_timeout_s: float = Field(10.0, gt=0, le=300)
     max_waiting: int = Field(4096, ge=1, le=1_000_000)
     trusted_proxies: tuple[str, ...] = ()
+    public_url: Annotated[str, AfterValidator(_public_url)] | None = None
 
 
 class SourceSettings(BaseModel):
@@ -146,17 +165,6 @@ class RefundSettings(_Section):
 def _rate(value: str) -> str:
     if value and not _RATE.fullmatch(value):
         raise ValueError('give a number and a time, such as "120/minute", or "" for no limit')
-    return value
-
-
-def _web_url(value: str) -> str:
-    try:
-        parts = urlsplit(value)
-        is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_fit = False
-    if not is_fit or "@" in value or "?" in value or "#" in value:
-        raise ValueError('give such as "https://gateway.example/v1"; the key has its own setting')
     return value
 
 
