@@ -57,7 +57,7 @@ class Mounted:
 
         Raises ConfigurationError, UnsupportedDatabaseError or EmbeddedDatabaseError.
         """
-        configure_logging_unless_configured()
+        configure_logging_unless_configured(self._settings.log)
         arm(self._settings.environment)
         async with running(self._settings, ALL_ROLES) as app:
             await accept_bootstrap_key(app.services)

@@ -18,15 +18,15 @@ from typing import Any, Final
 from uuid import uuid4
 
 import asyncpg
+import orjson
 import pytest
 import pytest_asyncio
 
 from paidonce.db.pool import Database
 from paidonce.db.schema import ensure_partitions, partition_name
 from paidonce.doctor import examine
-from paidonce.doctor.database import clock_result
+from paidonce.doctor.database import clock_result, money_result
 from paidonce.doctor.machine import disk_result
-from paidonce.terminal.output import json_text
 from tests.support.memory_folder import make_memory_folder
 from tests.support.service import Service, paid
 from tests.support.tools import free_port, paidonce, until
@@ -86,7 +86,7 @@ class Clinic:
         with chdir(self.folder), ThreadPoolExecutor(1) as thread:
             path = None if config is None else Path(config)
             found = thread.submit(lambda: asyncio.run(examine(path))).result()
-        return self._checked(json_text(found))
+        return self._checked(orjson.dumps(found).decode())
 
     def _checked(self, text: str) -> Examined:
         assert HIDDEN not in text
@@ -359,15 +359,53 @@ async def test_messages_that_are_not_published_or_not_taken(clinic: Clinic) -> N
     assert "paidonce relay" in examined.said("messages")
 
 
-def test_money_that_was_not_applied_is_a_note(service: Service, database_url: str) -> None:
-    """USE-2 PAY-8; and the port is used by a Paidonce that answers."""
+def test_money_that_waits_is_a_problem(service: Service, database_url: str) -> None:
+    """USE-2 PAY-8 OBS-5; and the port is used by a Paidonce that answers."""
     assert service.deliver(paid("p-1")).http == 200
+    assert service.deliver(paid("p-2", email=None)).http == 200
     clinic = Clinic(service.folder, database_url)
     clinic.write(port=service.port)
     examined = clinic.examine()
-    assert examined.code == 0
-    assert "990.00 RUB (1, USER_MISSING)" in examined.said("money")
+    assert examined.code == 1
+    assert examined.not_ok() == {"money"}
+    said = examined.said("money")
+    assert "1980.00 RUB in 2 payments (" in said
+    assert "USER_MISSING 1" in said
+    assert "UNLINKED_PAYMENT 1" in said
+    assert "the oldest for 0 min" in said
+    assert "paidonce payments list --not-applied" in said
     assert "Paidonce answers" in examined.said("port")
+
+
+def _unapplied(reason: str, currency: str = "EUR", oldest_s: float = 1.0) -> dict[str, Any]:
+    return {
+        "reason": reason,
+        "currency": currency,
+        "number": 2,
+        "sum_minor": 100_00,
+        "oldest_s": oldest_s,
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "state", "found"),
+    [
+        ([], "ok", "all received money is applied"),
+        ([_unapplied("")], "ok", "100.00 EUR in 2 payments (new 2)"),
+        ([_unapplied("", oldest_s=901)], "problem", "the oldest for 15 min"),
+        ([_unapplied("REFUND_WANTED", oldest_s=200_000)], "ok", "the oldest for 2 d 7 h"),
+        (
+            [_unapplied("USER_MISSING"), _unapplied("ORDER_MISSING"), _unapplied("EXCESS", "KRW")],
+            "problem",
+            "200.00 EUR in 4 payments (USER_MISSING 2, ORDER_MISSING 2), 10000 KRW in 2 payments",
+        ),
+    ],
+)
+def test_money_is_summed_by_currency(rows: list[Any], state: str, found: str) -> None:
+    """USE-2 OBS-5: what has just arrived, or is to be refunded, waits for nobody."""
+    result = money_result(rows, 900.0)
+    assert result.state == state
+    assert found in result.found
 
 
 def test_a_port_that_another_program_uses(clinic: Clinic) -> None:

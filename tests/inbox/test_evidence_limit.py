@@ -10,9 +10,9 @@ from paidonce.inbox.evidence import (
     MAX_BYTES_PER_ADDRESS,
     MAX_EVIDENCE,
     MAX_EVIDENCE_PER_ADDRESS,
-    Dropped,
     EvidenceLimit,
 )
+from paidonce.telemetry.metrics import Dropped
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ async def test_a_conflict_is_notified_with_a_link(start: Start, receiver: Receiv
     assert (group["kind"], group["source"], group["count"]) == ("conflict", "payments", 1)
     (item,) = group["newest"]
     key = {"authorization": f"Bearer {service.key}"}
-    reply = await asyncio.to_thread(service.request, "GET", item["links"]["event"], None, key)
+    reply = await asyncio.to_thread(service.request, "GET", item["api"]["event"], None, key)
     assert reply.json["error_code"] == "PAYLOAD_CONFLICT"
     assert "buyer@example.com" not in str(said)
 
@@ -89,6 +89,56 @@ async def test_a_conflict_is_notified_with_a_link(start: Start, receiver: Receiv
     log = (service.folder / "stdout").read_text()
     assert SECRET not in log
     assert receiver.url not in log
+
+
+async def test_notifications_link_to_pages_that_are_served(
+    start: Start, receiver: Receiver
+) -> None:
+    """OBS-5: whoever adds pages for payments and events adds them to `digest.PAGES`."""
+    service = await start(PAIDONCE_SERVER__PUBLIC_URL="https://pay.example.com/")
+    await conflict(service, "p-1")
+    await heard(receiver, 1)
+    (said,) = receiver.verified(SECRET)
+    ((item,),) = [group["newest"] for group in said["data"]["groups"]]
+    event = item["event_id"]
+    assert item["commands"]["event"] == f"paidonce events show {event}"
+    assert item["api"]["event"] == f"https://pay.example.com/api/v1/events/{event}"
+    places = {name: f"/dashboard/{name}s/{item[f'{name}_id']}" for name in ("event", "payment")}
+    served = {
+        name: f"https://pay.example.com{place}"
+        for name, place in places.items()
+        if item[f"{name}_id"]
+        and (await asyncio.to_thread(service.request, "GET", place)).http != 404
+    }
+    assert item["links"] == served
+
+
+async def test_money_that_waits_is_told_once_by_one_of_several_processes(
+    start_service: StartService, receiver: Receiver
+) -> None:
+    """OBS-5 PAY-5: neither by each process, nor with each message."""
+    config = f"{BASIC}{CHANNEL}[alerts]\nunapplied_after_s = 1\n"
+    service = await asyncio.to_thread(
+        start_service,
+        config,
+        arguments=["--processes", "2"],
+        TEST_URL=receiver.url,
+        TEST_SECRET=SECRET,
+    )
+    assert await deliver(service, "w-1", email="nobody@example.com") == "accepted"
+    await heard(receiver, 1)
+    assert await deliver(service, "w-2", email=None) == "accepted"
+    await heard(receiver, 2)
+    groups = [group for said in receiver.verified(SECRET) for group in said["data"]["groups"]]
+    found = [
+        (group["kind"], group["count"], item["details"]["payment"], item["details"]["code"])
+        for group in groups
+        for item in group["newest"]
+    ]
+    assert found == [
+        ("unapplied", 1, "w-1", "USER_MISSING"),
+        ("unapplied", 1, "w-2", "UNLINKED_PAYMENT"),
+    ]
 
 
 async def test_a_message_sent_before_a_crash_is_sent_again_with_the_same_id(

@@ -118,7 +118,12 @@ async def test_a_webhook_is_signed_as_the_official_library_expects(
         "event_id": str(EVENT),
         "payment_id": str(PAYMENT),
         "details": details,
-        "links": {"event": f"/api/v1/events/{EVENT}", "payment": f"/api/v1/payments/{PAYMENT}"},
+        "links": {},
+        "commands": {
+            "event": f"paidonce events show {EVENT}",
+            "payment": f"paidonce payments show {PAYMENT}",
+        },
+        "api": {"event": f"/api/v1/events/{EVENT}", "payment": f"/api/v1/payments/{PAYMENT}"},
     }
     assert await office.notifier.run_once() == 0, "nothing is pending"
     assert await office.messages() == [("ops", "SENT", 1)]
@@ -329,8 +334,8 @@ async def test_slack_gets_escaped_text(office: Office, receiver: Receiver) -> No
         "Paidonce: 1 conflict",
         "",
         "1 conflict of shop, newest first:",
-        "- 2026-11-15T12:00:00Z, CONFLICT, order &lt;!channel&gt; &amp; co - 2026, forged, "
-        f"/api/v1/events/{EVENT}, /api/v1/payments/{PAYMENT}",
+        "- `2026-11-15T12:00:00Z, CONFLICT, order &lt;!channel&gt; &amp; co - 2026, forged`, "
+        f"paidonce events show {EVENT}, paidonce payments show {PAYMENT}",
     ]
 
 
@@ -356,7 +361,7 @@ async def test_an_e_mail_is_sent(office: Office) -> None:
     assert mail["subject"] == "Paidonce: 2 duplicate payments"
     assert mail["message-id"] == f"<{row['id']}@shop.example>"
     assert mail["auto-submitted"] == "auto-generated"
-    assert f"/api/v1/payments/{PAYMENT}" in mail.get_content()
+    assert f"paidonce payments show {PAYMENT}" in mail.get_content()
     assert "ops@shop.example" in sender
     assert len(to) == 2
 

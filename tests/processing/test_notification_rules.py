@@ -63,6 +63,11 @@ async def process(shop: Stage, *items: Incoming | Rejected) -> None:
 
 
 async def told(shop: Stage) -> list[dict[str, Any]]:
+    """What people are told, without money that still has time."""
+    return [row for row in await written(shop) if row["kind"] != "unapplied"]
+
+
+async def written(shop: Stage) -> list[dict[str, Any]]:
     rows = await shop.rows("SELECT * FROM notifications ORDER BY id")
     return [row | {"details": orjson.loads(row["details"])} for row in rows]
 
@@ -367,3 +372,30 @@ def test_notifications_contain_only_storable_text() -> None:
     assert list(finding.rows({})) == []
     ((*_, details, _),) = finding.rows(ALL)
     assert details == '{"amount":"0.01 RUB"}'
+
+
+async def test_money_that_waits_is_told_later_and_once(shop: Stage) -> None:
+    """OBS-5 PAY-5: however its reason changes while it waits."""
+    await process(shop, shop.paid("w-1", email="nobody@example.com"))
+    await process(shop, shop.paid("w-1", email="nobody@example.com"))
+    (notice,) = await written(shop)
+    payment = await shop.payment("w-1")
+    assert (notice["kind"], notice["payment_id"]) == ("unapplied", payment["id"])
+    assert notice["not_before"] - notice["at"] == shop.rules.unapplied_after
+    assert notice["details"]["code"] == "USER_MISSING"
+    assert notice["details"]["amount"] == "990.00"
+    await process(shop, shop.paid("w-1", order="no-such-order", key="names an order"))
+    assert (await shop.payment("w-1"))["review"] == "ORDER_MISSING"
+    assert [one["id"] for one in await written(shop)] == [notice["id"]]
+
+
+async def test_money_is_told_only_if_it_still_waits(shop: Stage) -> None:
+    """OBS-5: also for something else than at first; not if it was applied meanwhile."""
+    await process(shop, shop.paid("w-2", email="nobody@example.com"))
+    await process(shop, shop.paid("w-3", email="late@example.com"))
+    await process(shop, shop.paid("w-2", order="no-such-order", key="names an order"))
+    await Linker(shop.database, shop.rules).create_user("late@example.com", "cli:test")
+    await shop.rows("UPDATE notifications SET not_before = now() RETURNING id")
+    async with shop.database.transaction() as connection:
+        pending = await notifications_store.assign(connection, "ops", uuid7())
+    assert [one.details["payment"] for one in pending] == ["w-2"]

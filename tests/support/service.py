@@ -23,6 +23,8 @@ KEY: Final = "po_test-key-that-nobody-else-knows"
 SECRET: Final = "first-secret"
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 20.0
+LOG_TIMEOUT_S: Final = 2.0
+"""The log is written by a thread: a line may come a moment after the answer."""
 
 Variables = Mapping[str, str | None]
 """What to change in the environment; None takes a variable out of it."""
@@ -118,19 +120,26 @@ class Service:
         return self.api("POST", "/users", {"email": email}).json
 
     def metric(self, name: str, **labels: str) -> float:
-        """The value of a metric, 0 if it was never set."""
+        """The sum of a metric over all series with these labels, 0 if there are none."""
+        return sum(value for _, value in self.series(name, **labels))
+
+    def series(self, name: str, **labels: str) -> list[tuple[dict[str, str], float]]:
+        """The series of a metric that have these labels, each with all its labels."""
         text = self.request("GET", "/metrics").body.decode()
-        for line in text.splitlines():
-            found = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line)
-            if found and found[1] == name and _labels(found[2] or "") == labels:
-                return float(found[3])
-        return 0.0
+        lines = (re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line) for line in text.splitlines())
+        named = [(_labels(one[2] or ""), float(one[3])) for one in lines if one and one[1] == name]
+        return [(has, value) for has, value in named if labels.items() <= has.items()]
 
     def log_lines(self, **wanted: Any) -> list[dict[str, Any]]:
-        """The log's lines that have these fields."""
-        text = (self.folder / "stdout").read_text(encoding="utf-8")
-        lines = [json.loads(line) for line in text.splitlines() if line]
-        return [line for line in lines if all(line.get(k) == v for k, v in wanted.items())]
+        """The log's lines that have these fields. Waits a little for the first: see LogWriter."""
+        deadline_s = time.monotonic() + LOG_TIMEOUT_S
+        while True:
+            text = (self.folder / "stdout").read_text(encoding="utf-8")
+            lines = [json.loads(line) for line in text.splitlines(keepends=True) if "\n" in line]
+            found = [line for line in lines if all(line.get(k) == v for k, v in wanted.items())]
+            if found or time.monotonic() > deadline_s or self.process.poll() is not None:
+                return found
+            time.sleep(0.02)
 
     def end(self, with_signal: int = signal.SIGTERM) -> int:
         """End the process, and return its exit code."""
@@ -177,7 +186,7 @@ def started_service(
     """Start `paidonce serve`, on a free port unless one is given, and wait until it is ready."""
     command = ("serve", "--port", str(port), *arguments)
     process = spawned(folder, database_url, config, environment, command)
-    return Service(folder, process, _ready_port(folder, process, port))
+    return Service(folder, process, ready_port(folder, process, port))
 
 
 def started_worker(
@@ -199,7 +208,7 @@ def started_relay(
 def started_behind_the_door(folder: Path, database_url: str, command: str) -> Service:
     """Start `paidonce work` or `relay` with a port, where it says whether it is well."""
     process = spawned(folder, database_url, "", None, (command, "--port", "0"))
-    return Service(folder, process, _ready_port(folder, process))
+    return Service(folder, process, ready_port(folder, process))
 
 
 def _without_port(folder: Path, process: Process, word: str) -> Service:
@@ -227,7 +236,7 @@ def spawned(
         return fork_server.start(command, folder, variables, out.fileno(), err.fileno())
 
 
-def _ready_port(folder: Path, process: Process, wanted: int = 0) -> int:
+def ready_port(folder: Path, process: Process, wanted: int = 0) -> int:
     """Its port. One that was told to die soon may be dead already, by what was left to it."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
     is_alive = True

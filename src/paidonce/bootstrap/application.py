@@ -61,6 +61,7 @@ from paidonce.runtime.service import Service, Supervisor
 from paidonce.runtime.wakeup import Wakeup, WakeupReceiver, WakeupSender
 from paidonce.settings import Role, Settings
 from paidonce.statistics.counting import DroppedCounter
+from paidonce.telemetry import metrics
 from paidonce.wallet.commands import ReservationExpiry
 
 ALL_ROLES: Final = frozenset(Role)
@@ -113,6 +114,7 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
     check_settings(settings)
     async with open_migrated_database(settings) as database, AsyncExitStack() as stack:
         rules, sources = await load_rules(settings, database)
+        metrics.start_at_zero(source.labels for source in sources.values())
         services = Services(database, rules, load_pepper(settings), settings.wallet)
         stack.push_async_callback(services.wallet_commands.stop)
         stack.push_async_callback(bus.close)
@@ -177,7 +179,7 @@ def _background(
     if Role.RELAY in roles:
         channels = load_channels(settings.notifications)
         if channels:
-            services.append(Notifier(channels, leader))
+            services.append(Notifier(channels, leader, settings.server.public_url))
         services.append(Relay(bus, leader, bus_wakeup))
     if Role.PAYMENTS in roles:
         gateway, options = load_gateway(settings), payout_options(settings, rules)

@@ -75,6 +75,7 @@ async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dic
         handlers,
         masker,
         routes(load_channels(settings.notifications)),
+        timedelta(seconds=settings.alerts.unapplied_after_s),
     )
     return rules, sources
 

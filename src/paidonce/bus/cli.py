@@ -9,7 +9,7 @@ import typer
 from paidonce.bus.model import BusDeadLetterFilter, BusDeadLetterQuery
 from paidonce.db.paging import all_pages
 from paidonce.terminal.commands import Commands, Json, Limit, Reason, Result, Yes, query_options
-from paidonce.terminal.output import columns, print_table, show, stderr
+from paidonce.terminal.output import columns, confirm, print_table, show, stderr
 from paidonce.terminal.session import Config, Services, operate, operator
 
 if TYPE_CHECKING:
@@ -144,7 +144,8 @@ def _change_all(
         show(found, is_dry_run and as_json, f"{number} dead letters would be {changed}.")
         if is_dry_run or found.number == 0:
             return
-        typer.confirm("Continue?", abort=True, err=True)
+        if not confirm("Continue?"):
+            raise typer.Abort
     done = operate(config, lambda services: change(services, False))
     more = " There are more: run it again." if done.more else ""
     show(done, as_json, f"{done.number} dead letters are {changed}.{more}")

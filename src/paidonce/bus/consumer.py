@@ -69,6 +69,8 @@ class Consumer(Service):
         self._heartbeat_due_s = 0.0
         self._unreported_losses = 0
         self._retry_due_s = 0.0
+        for counter in metrics.OF_CONSUMERS:
+            metrics.bound(counter, name)
 
     async def run(self) -> None:
         """Work until asked to finish."""

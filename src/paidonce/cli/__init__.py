@@ -5,6 +5,7 @@ of a second, and `paidonce --help` should not.
 """
 
 import sys
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -26,7 +27,7 @@ from paidonce.reconciliation import cli as reconciliation_cli
 from paidonce.replay import cli as replay_cli
 from paidonce.settings import Settings
 from paidonce.statistics import cli as statistics_cli
-from paidonce.terminal.output import stdout
+from paidonce.terminal.output import stderr, stdout
 from paidonce.terminal.session import exit_code, provide_services
 from paidonce.users import cli as users_cli
 from paidonce.wallet import cli as wallet_cli
@@ -87,7 +88,13 @@ provide_services(_open_services)
 
 def main() -> NoReturn:
     """Run the command that was given."""
+    sys.excepthook = _print_defect
     sys.exit(exit_code(app))
+
+
+def _print_defect(kind: type[BaseException], error: BaseException, trace: object) -> None:
+    """Print an exception that nobody expected. Its message may quote what came from outside."""
+    stderr.print("".join(traceback.format_exception(error)).rstrip())
 
 
 def _print_version(is_given: bool) -> None:

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from paidonce.core.printable import printable
 from paidonce.events.cli import COLUMNS, POLL_S
 from paidonce.events.model import EventQuery, EventView
 from paidonce.terminal.commands import Json
-from paidonce.terminal.output import json_line, line_of, stderr
+from paidonce.terminal.output import line_of, print_json, stderr, stdout
 from paidonce.terminal.session import Config, load_command_settings, open_services, run
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ def listen(
 def _print(event: EventView, answer: "Forwarded", as_json: bool) -> None:
     if as_json:
         both: dict[str, Any] = {"event": event, "answer": answer}
-        typer.echo(json_line(both))
+        print_json(both, in_one_line=True)
         return
     status = answer.http if answer.http is not None else "no response"
-    line = line_of(event, COLUMNS, as_json=False)
-    typer.echo(f"{line}  →  {status} {answer.detail} ({answer.duration_ms} ms)")
+    detail = printable(answer.detail)
+    line = line_of(event, COLUMNS)
+    stdout.print(f"{line}  →  {status} {detail} ({answer.duration_ms} ms)")

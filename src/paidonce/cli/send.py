@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.table import Table
 
 from paidonce.errors import ConfigurationError, PaidonceError
 from paidonce.providers import load_providers
@@ -14,13 +13,20 @@ from paidonce.providers.contract import TEST_HEADER, Delivery, Provider, SampleE
 from paidonce.providers.samples import STATUSES, new_sample, omitted_fields
 from paidonce.settings import ServerSettings, demo
 from paidonce.terminal.commands import Json
-from paidonce.terminal.output import json_text, stderr, stdout
+from paidonce.terminal.output import Columns, print_json, print_table, stderr, stdout
 from paidonce.terminal.session import Config, load_command_settings, run
 
 if TYPE_CHECKING:
     from paidonce.cli.http import SendResult
 
 MAX_SHOWN: Final = 20
+_COLUMNS: Final[Columns] = {
+    "#": lambda one: one[0],
+    "HTTP": lambda one: one[1].http,
+    "status": lambda one: one[1].status,
+    "event": lambda one: one[1].event_id or one[1].detail,
+    "ms": lambda one: f"{one[1].duration_ms:.1f}",
+}
 
 
 def send(
@@ -96,18 +102,14 @@ def _print_omitted_fields(provider: Provider, sample: SampleEvent, made: Deliver
 
 def _show_results(results: "list[SendResult]", base: str, as_json: bool) -> None:
     if as_json:
-        typer.echo(json_text(results))
+        print_json(results)
     elif len(results) > MAX_SHOWN:
         stdout.print(f"{len(results)} responses:")
         counts = Counter(f"{one.http} {one.status}" for one in results)
         for status, number in counts.most_common():
             stdout.print(f"  {number} × {status}")
     else:
-        table = Table("#", "HTTP", "status", "event", "ms")
-        for number, one in enumerate(results, 1):
-            event = one.event_id or one.detail
-            table.add_row(str(number), str(one.http), one.status, event, f"{one.duration_ms:.1f}")
-        stdout.print(table)
+        print_table(enumerate(results, 1), _COLUMNS)
     event_id = next((one.event_id for one in results if one.event_id), None)
     if event_id and not as_json:
         stderr.print(

@@ -9,13 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from paidonce.errors import ConfigurationError
 from paidonce.settings import METRICS_FOLDER, Role
 from paidonce.terminal.commands import Json
-from paidonce.terminal.output import show, stderr, stdout
+from paidonce.terminal.output import Columns, print_table, show, stderr
 from paidonce.terminal.session import Config, exit_code, load_command_settings, run
 
 if TYPE_CHECKING:
@@ -42,7 +41,9 @@ def serve(
     with _shared_metrics(processes):
         from paidonce.cli import server
         from paidonce.runtime.processes import ALONE, Place, Processes
+        from paidonce.telemetry import configure_logging
 
+        configure_logging(settings.log)
         listeners = server.open_listeners(settings.server)
 
         def serve_at(place: Place) -> None:
@@ -130,8 +131,10 @@ def _shared_metrics(processes: int) -> Iterator[None]:
 
 def _print_findings(findings: Sequence["CheckResult"]) -> None:
     colours = {"ok": "green", "warning": "yellow", "problem": "red", "skipped": "dim"}
-    table = Table("check", "", "found", "what to do")
-    for one in findings:
-        state = Text(one.state, style=colours[one.state])
-        table.add_row(one.name, state, Text(one.found), Text(one.remedy))
-    stdout.print(table)
+    shown: Columns = {
+        "check": lambda one: one.name,
+        "": lambda one: Text(one.state, style=colours[one.state]),
+        "found": lambda one: one.found,
+        "what to do": lambda one: one.remedy,
+    }
+    print_table(findings, shown, wraps=True)

@@ -24,7 +24,7 @@ from paidonce.inbox.protocol import DeliveryConnection, GuardedConnection
 from paidonce.runtime.crashpoints import arm
 from paidonce.runtime.processes import ALONE, ENDING, Place
 from paidonce.settings import Role, ServerSettings, Settings, demo
-from paidonce.telemetry import configure_logging, logger
+from paidonce.telemetry import configure_logging, flush_log, logger
 
 log = logger(__name__)
 
@@ -71,7 +71,7 @@ async def serve(
     place: Place = ALONE,
 ) -> None:
     """Serve until SIGTERM or SIGINT; accepted deliveries are processed and answered."""
-    configure_logging()
+    configure_logging(settings.log)
     arm(settings.environment)
     _relax_garbage_collection()
     try:
@@ -84,6 +84,7 @@ async def serve(
                 await _serve_all(app, settings, listeners, place.parent)
     finally:
         listeners.close()
+        flush_log()
     _exit_in_any_case()
 
 
@@ -133,7 +134,7 @@ def _cancelled_by_signals() -> Iterator[None]:
 
 async def work(settings: Settings, roles: Set[Role], on_start: Callable[[], None]) -> None:
     """Do the work of these roles without a socket, until SIGTERM or SIGINT."""
-    configure_logging()
+    configure_logging(settings.log)
     arm(settings.environment)
     stop = asyncio.Event()
     for number in ENDING:
@@ -141,6 +142,7 @@ async def work(settings: Settings, roles: Set[Role], on_start: Callable[[], None
     async with running(settings, roles):
         on_start()
         await stop.wait()
+    flush_log()
     _exit_in_any_case()
 
 
@@ -156,8 +158,11 @@ def _exit_in_any_case() -> None:
 
 def _exit() -> None:
     log.warning("handler_did_not_stop", detail="the process exits without it")
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_log()
+    # Handlers may have printed, and whoever reads that may have stopped.
+    flushing = threading.Thread(target=_flush_streams, daemon=True)
+    flushing.start()
+    flushing.join(LEAVE_S)
     os._exit(0)
 
 
@@ -167,6 +172,12 @@ class _AdminServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _flush_streams() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
 
 
 class _Server(uvicorn.Server):

@@ -20,6 +20,7 @@ class NotificationKind(StrEnum):
     PROVIDER_MISMATCH = "provider_mismatch"  # the gateway contradicts its own event
     EXPIRED = "expired"  # an authentic delivery was refused because its time had expired
     DISPUTE = "dispute"  # a customer disputes a payment
+    UNAPPLIED = "unapplied"  # money that waits for its user, its order or a link
     RECEIVABLE = "receivable"  # a refund took more than its wallet holds
     FAILED = "failed"  # any other final failure
     HANDLER_FAILING = "handler_failing"  # a handler of the user's own fails again and again
@@ -48,12 +49,12 @@ _KINDS: Final[Mapping[Reason, NotificationKind]] = {
     Code.TIMESTAMP_EXPIRED: NotificationKind.EXPIRED,
 }
 
+WAITING: Final = frozenset({Code.USER_MISSING, Code.UNLINKED_PAYMENT, Code.ORDER_MISSING})
+"""Reasons for which money waits for something that may still come by itself."""
+
 _SILENT: Final = frozenset(
     {
         # Retried; a dead letter is notified when the attempts run out.
-        Code.USER_MISSING,
-        Code.UNLINKED_PAYMENT,
-        Code.ORDER_MISSING,
         Code.HANDLER_FAILED,
         Code.PROVIDER_UNREACHABLE,
         # Caused by an operator.
@@ -71,9 +72,11 @@ def kind_of_outcome(outcome: Outcome) -> NotificationKind | None:
         return NotificationKind.DEAD_LETTER
     if outcome.status is not EventStatus.FAILED_FINAL or outcome.code is None:
         return None
-    return kind_of_reason(outcome.code)
+    return None if outcome.code in WAITING else kind_of_reason(outcome.code)
 
 
 def kind_of_reason(reason: Reason) -> NotificationKind | None:
     """The kind for a payment that needs review for this reason."""
+    if reason in WAITING:
+        return NotificationKind.UNAPPLIED
     return None if reason in _SILENT else _KINDS.get(reason, NotificationKind.FAILED)

@@ -1,15 +1,16 @@
 """Checks of the database, on a read-only connection. It may be in any state."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 from paidonce.bus import dead_letters, outbox
+from paidonce.core.events import Code
 from paidonce.core.money import Money
 from paidonce.db import pool
 from paidonce.db.embedded import files
-from paidonce.db.queries import Connection, load_queries
+from paidonce.db.queries import Connection, Row, load_queries
 from paidonce.db.schema import current_revision, known_revisions, next_month, partition_name
 from paidonce.doctor.checks import CheckResult, defect, ok, problem, refused, skipped, warning
 from paidonce.errors import PaidonceError
@@ -160,15 +161,46 @@ async def _waiting(connection: Connection, settings: Settings) -> CheckResult:
 
 async def _money(connection: Connection, settings: Settings) -> CheckResult:
     rows = await payments_store.unapplied_money(connection)
+    return money_result(rows, settings.alerts.unapplied_after_s)
+
+
+def money_result(rows: Sequence[Row], after_s: float) -> CheckResult:
+    """The result for received money that is not applied, by currency and reason.
+
+    It is a problem, unless it has just arrived, or an operator has marked it for refund.
+    """
     if not rows:
         return ok("all received money is applied")
-    sums = [
-        f"{Money(row['sum_minor'], row['currency']) if row['currency'] else 'an unknown sum'}"
-        f" ({row['number']}, {row['reason'] or 'new'})"
+    by_currency: dict[str, list[Row]] = {}
+    for row in rows:
+        by_currency.setdefault(row["currency"] or "", []).append(row)
+    sums = ", ".join(_sum(currency, of_it) for currency, of_it in by_currency.items())
+    oldest = _age(max(row["oldest_s"] for row in rows))
+    found = f"received and not applied: {sums}; the oldest for {oldest}"
+    waits = any(
+        row["reason"] != Code.REFUND_WANTED and (row["reason"] or row["oldest_s"] > after_s)
         for row in rows
-    ]
-    found = f"received and not applied: {', '.join(sums)}"
-    return ok(found, "list them: GET /api/v1/payments?applied=false")
+    )
+    remedy = "list them: `paidonce payments list --not-applied`; show one: `paidonce payments show`"
+    return problem(found, remedy) if waits else ok(found, remedy)
+
+
+def _sum(currency: str, rows: Sequence[Row]) -> str:
+    """The sum in one currency, and the reasons."""
+    total = sum(row["sum_minor"] for row in rows)
+    money = str(Money(total, currency)) if currency else "an unknown sum"
+    number = sum(row["number"] for row in rows)
+    reasons = ", ".join(f"{row['reason'] or 'new'} {row['number']}" for row in rows)
+    return f"{money} in {number} payment{'s' if number != 1 else ''} ({reasons})"
+
+
+def _age(age_s: float) -> str:
+    """In the two largest units."""
+    minutes = int(age_s // 60)
+    hours, days = minutes // 60, minutes // 1440
+    if days:
+        return f"{days} d {hours % 24} h"
+    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min"
 
 
 async def _messages(connection: Connection, settings: Settings) -> CheckResult:

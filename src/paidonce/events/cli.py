@@ -4,13 +4,12 @@ import asyncio
 from typing import Final
 from uuid import UUID
 
-import typer
-
 from paidonce.audit.cli import print_trail
+from paidonce.core.printable import printable
 from paidonce.db.paging import all_pages
 from paidonce.events.model import EventDetail, EventQuery, NewEventFilter
 from paidonce.terminal.commands import Commands, Json, Limit, Result, query_options
-from paidonce.terminal.output import columns, line_of, print_fields, stderr
+from paidonce.terminal.output import columns, print_body, print_fields, print_line, stderr, stdout
 from paidonce.terminal.session import Config, Services, load_command_settings, open_services, run
 
 commands = Commands("events", "Events: every delivery that was stored.")
@@ -34,8 +33,9 @@ def _print_event(event: EventDetail) -> None:
     if event.evidence is None:
         return
     for name, value in event.evidence.headers.items():
-        typer.echo(f"{name}: {value}")
-    typer.echo(f"\n{event.evidence.body}")
+        stdout.print(printable(f"{name}: {value}"))
+    stdout.print("")
+    print_body(event.evidence.body)
     if event.evidence.is_truncated:
         stderr.print(f"… of {event.evidence.size} bytes")
 
@@ -60,7 +60,7 @@ def follow(query: NewEventFilter, config: Config = None, json: Json = False) -> 
             stderr.print("Following; Ctrl-C ends it.")
             while True:
                 for event in await follower.poll():
-                    typer.echo(line_of(event, COLUMNS, json))
+                    print_line(event, COLUMNS, json)
                 await asyncio.sleep(POLL_S)
 
     run(within())

@@ -25,8 +25,6 @@ UNVERIFIED: Final = "unverified"
 """The limit of senders that are not verified."""
 FLOOD: Final = 10
 """More than this many times the limit adds to the risk score of an address."""
-UNKNOWN: Final = "unknown"
-"""The provider in metrics of requests to an unknown source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ class RequestGuard:
         unit = sender_unit(address or "")
         if self._senders.is_banned(unit) and not self._addresses.is_named(address or ""):
             self._log.note("banned_rejected", unit, _name(source), request_id)
-            metrics.bound(metrics.BANNED, _provider(source)).inc()
+            metrics.bound(metrics.BANNED, *_labels(source)).inc()
             return self._banned(unit, source)
         state = self._over_limit(address, unit, source)
         if state is None:
@@ -92,7 +90,7 @@ class RequestGuard:
         if state.policy == UNVERIFIED and state.rejected > FLOOD * state.quota:
             self._suspect(address, unit, Suspicion.INSISTENCE)
         self._log.note("rate_limited", unit, _name(source), request_id)
-        metrics.bound(metrics.RATE_LIMITED, _provider(source)).inc()
+        metrics.bound(metrics.RATE_LIMITED, *_labels(source)).inc()
         return too_many_requests(state, source is None or source.provider.retries_rejected)
 
     def failed(
@@ -220,5 +218,5 @@ def _name(source: Source | None) -> str | None:
     return None if source is None else source.name
 
 
-def _provider(source: Source | None) -> str:
-    return UNKNOWN if source is None else source.provider.name
+def _labels(source: Source | None) -> tuple[str, str]:
+    return metrics.UNKNOWN if source is None else source.labels

@@ -284,6 +284,6 @@ class Edge:
         return self._counted(source, WebhookResponse(problem.status, headers, body))
 
     def _counted(self, source: Source | None, answer: WebhookResponse) -> WebhookResponse:
-        provider = source.provider.name if source else "unknown"
-        metrics.bound(metrics.REQUESTS, provider, answer.status).inc()
+        labels = source.labels if source else metrics.UNKNOWN
+        metrics.bound(metrics.REQUESTS, *labels, answer.status).inc()
         return answer

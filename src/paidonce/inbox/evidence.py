@@ -3,7 +3,6 @@
 import time
 from collections import Counter
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Final
 
 from paidonce.core.events import SourceId
@@ -12,6 +11,7 @@ from paidonce.guard.addresses import sender_unit
 from paidonce.inbox.evidence_room import EvidenceRoom, Room
 from paidonce.processing.items import Rejected
 from paidonce.runtime.bounded import Bounded
+from paidonce.telemetry.metrics import Dropped
 
 MAX_EVIDENCE_PER_ADDRESS: Final = 60
 MAX_EVIDENCE: Final = 1_000
@@ -25,16 +25,6 @@ MAX_STORED_ONCE: Final = 60_000
 """How many authentic rejected deliveries are stored in a minute: far more than after an outage."""
 MAX_REMEMBERED: Final = 100_000
 """How many of them are remembered, to store each once."""
-
-
-class Dropped(StrEnum):
-    """Why evidence is not stored, as in the metric."""
-
-    ADDRESS = "address"  # the address has sent too much in this minute
-    MINUTE = "minute"  # all strangers have
-    DAY = "day"  # the room of the day is full
-    REPEATED = "repeated"  # the same delivery is stored already
-    UNAVAILABLE = "unavailable"  # the database or its queue
 
 
 class EvidenceLimit:

@@ -14,7 +14,7 @@ from paidonce.core.events import DEFERRED, EventId, EventType, Outcome, PaymentE
 from paidonce.db.pool import Database
 from paidonce.guard.addresses import sender_unit
 from paidonce.inbox.confirmation import approve
-from paidonce.inbox.evidence import MAX_REMEMBERED, Dropped, EvidenceLimits, StoredOnce
+from paidonce.inbox.evidence import MAX_REMEMBERED, EvidenceLimits, StoredOnce
 from paidonce.inbox.evidence_room import EvidenceRoom
 from paidonce.inbox.group import Group
 from paidonce.processing.items import (
@@ -41,6 +41,7 @@ from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.settings import LimitsSettings
 from paidonce.statistics.counting import DroppedDeliveries
 from paidonce.telemetry import logger, metrics
+from paidonce.telemetry.metrics import Dropped
 
 log = logger(__name__)
 
@@ -90,7 +91,7 @@ class Intake:
         DatabaseUnavailableError. An expired delivery, or a malformed one that reports money, is not
         rejected if it cannot be stored, so the gateway sends it again.
         """
-        metrics.bound(metrics.RECEIVED, source.provider.name).inc()
+        metrics.bound(metrics.RECEIVED, *source.labels).inc()
         delivery = Delivery(headers, body, datetime.now(UTC))
         event_id = EventId(uuid7())
         is_authentic = False
@@ -146,7 +147,7 @@ class Intake:
                 connection, source.id, sender, names, arriving, source.is_restricted
             )
         if turn.is_full:
-            metrics.bound(metrics.LOOKUPS_REFUSED, source.provider.name).inc()
+            metrics.bound(metrics.LOOKUPS_REFUSED, *source.labels).inc()
             raise errors.SenderQueueFullError("too many of its sender wait for a lookup")
         return replace(item, waiting=turn.waiting, delay=turn.delay)
 
@@ -199,9 +200,8 @@ class Intake:
 
         Evidence of money has to be stored: raises QueueFullError or DatabaseUnavailableError.
         """
-        provider = refused.source.provider.name
         if not refused.signature_valid:
-            metrics.INVALID_SIGNATURES.labels(provider).inc()
+            metrics.bound(metrics.INVALID_SIGNATURES, *refused.source.labels).inc()
             if excess := await self._evidence.excess(refused):
                 self._drop(refused, excess)
                 return
@@ -223,7 +223,7 @@ class Intake:
 
     def _drop(self, item: Incoming | Rejected, reason: Dropped) -> None:
         """Count a delivery that is not stored."""
-        metrics.EVIDENCE_DROPPED.labels(item.source.provider.name, reason).inc()
+        metrics.bound(metrics.EVIDENCE_DROPPED, *item.source.labels, reason).inc()
         self.dropped.count(item)
 
     async def _keep_expired(self, refused: Rejected) -> None:
@@ -231,8 +231,7 @@ class Intake:
 
         Raises QueueFullError or DatabaseUnavailableError.
         """
-        provider = refused.source.provider.name
-        metrics.STALE.labels(provider).inc()
+        metrics.bound(metrics.STALE, *refused.source.labels).inc()
         digest = _body_digest(refused)
         if not self._expired.allows(digest):
             self._drop(refused, Dropped.REPEATED)

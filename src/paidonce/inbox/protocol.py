@@ -89,7 +89,7 @@ class GuardedConnection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """The response to invalid HTTP. It is counted, not logged: anybody can send it."""
-        metrics.bound(metrics.REQUESTS, "unknown", 400).inc()
+        metrics.bound(metrics.REQUESTS, *metrics.UNKNOWN, 400).inc()
         super().send_400_response(msg)
 
     def is_answering(self) -> bool:
@@ -118,7 +118,7 @@ class GuardedConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if not self.is_answering():
-            metrics.bound(metrics.REQUESTS, "unknown", problem.status).inc()
+            metrics.bound(metrics.REQUESTS, *metrics.UNKNOWN, problem.status).inc()
             body = problem.body(str(uuid7()))
             answer = WebhookResponse(problem.status, problem.headers(), body)
             self.transport.write(_raw(answer, keep_alive=False))

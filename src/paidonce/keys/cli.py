@@ -8,7 +8,7 @@ import typer
 from paidonce.core.actors import Scope
 from paidonce.db.paging import ListQuery, all_pages
 from paidonce.terminal.commands import Commands, Result
-from paidonce.terminal.output import columns, stderr
+from paidonce.terminal.output import columns, stderr, stdout
 from paidonce.terminal.session import Config, Services, operate, operator
 
 MAX_SHOWN: Final = 1_000
@@ -28,7 +28,7 @@ def create_key(
 ) -> None:
     """Create an API key and print it. It is shown only once."""
     made = operate(config, lambda services: services.keys.create(name, Scope(scope), operator()))
-    typer.echo(made.key)
+    stdout.print(made.key)
 
 
 @commands.operation("list", COLUMNS)

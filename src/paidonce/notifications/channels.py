@@ -109,9 +109,15 @@ class SlackSender:
     url: str = field(repr=False)
 
     async def send(self, message: NotificationMessage) -> str:
-        text = render_text(message.content, MAX_SLACK_TEXT)
+        text = render_text(message.content, MAX_SLACK_TEXT, as_code)
         escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        return await _post(self.url, orjson.dumps({"text": escaped}), {})
+        body = {"text": escaped, "unfurl_links": False, "unfurl_media": False}
+        return await _post(self.url, orjson.dumps(body), {})
+
+
+def as_code(text: str) -> str:
+    """The text as code, in which neither markup nor an address of a page has an effect."""
+    return "`" + text.replace("`", "'") + "`"
 
 
 async def _post(url: str, body: bytes, headers: Mapping[str, str]) -> str:

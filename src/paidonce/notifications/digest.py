@@ -1,13 +1,14 @@
 """Composes messages: the number of notifications by kind and source, and the newest of each."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
 from paidonce.core.notifications import NotificationKind
+from paidonce.core.printable import printable
 from paidonce.notifications.model import Content, PendingNotification
 
 MAX_GROUPS: Final = 20
@@ -30,6 +31,7 @@ _NAMES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     NotificationKind.EXPIRED: ("expired delivery", "expired deliveries"),
     NotificationKind.DISPUTE: ("dispute", "disputes"),
+    NotificationKind.UNAPPLIED: ("waiting payment", "waiting payments"),
     NotificationKind.RECEIVABLE: ("uncovered refund", "uncovered refunds"),
     NotificationKind.FAILED: ("failed event", "failed events"),
     NotificationKind.HANDLER_FAILING: ("failing handler", "failing handlers"),
@@ -42,11 +44,27 @@ _NAMES: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-def compose(notifications: Sequence[PendingNotification]) -> dict[str, Any]:
-    """The content of a message with these notifications, which are sorted by time."""
+PAGES: Final[Mapping[str, str]] = {}
+"""The pages for people, by what they show, such as `/dashboard/payments/{id}`. Only pages that are
+served: a link to nowhere is worse than none."""
+_COMMANDS: Final = {"payment": "paidonce payments show {id}", "event": "paidonce events show {id}"}
+_API: Final = {"payment": "/api/v1/payments/{id}", "event": "/api/v1/events/{id}"}
+
+Quote = Callable[[str], str]
+"""Writes text from outside such that a channel's reader shows it and does not interpret it."""
+
+
+def compose(
+    notifications: Sequence[PendingNotification], public_url: str | None = None
+) -> dict[str, Any]:
+    """The content of a message with these notifications, which are sorted by time.
+
+    With the address of the service, it has links to pages.
+    """
     kind_and_source = attrgetter("kind", "source")
     by_group = sorted(notifications, key=kind_and_source)  # stable: keeps the order within a group
-    groups = [_group(list(members)) for _, members in groupby(by_group, key=kind_and_source)]
+    base = (public_url or "").rstrip("/")
+    groups = [_group(list(members), base) for _, members in groupby(by_group, key=kind_and_source)]
     order = {kind.value: number for number, kind in enumerate(NotificationKind)}
     groups.sort(key=lambda group: (order.get(group["kind"], len(order)), -group["count"]))
     return {
@@ -62,11 +80,11 @@ def compose_test(channel: str) -> Content:
     return compose([]) | {"subject": f"Paidonce: this is a test of the channel {channel}"}
 
 
-def render_text(content: Content, max_characters: int) -> str:
+def render_text(content: Content, max_characters: int, quote: Quote = str) -> str:
     """The content as text: a line for each group and each notification that is shown."""
     lines: list[str] = []
     room = max_characters - len(_CUT)
-    for line in _lines(content):
+    for line in _lines(content, quote):
         room -= len(line) + 1
         if room < 0:
             lines.append(_CUT)
@@ -78,7 +96,7 @@ def render_text(content: Content, max_characters: int) -> str:
 _CUT: Final = "… cut off: the message is too long."
 
 
-def _group(members: list[PendingNotification]) -> dict[str, Any]:
+def _group(members: list[PendingNotification], base: str) -> dict[str, Any]:
     first = members[0]
     return {
         "kind": first.kind,
@@ -86,19 +104,34 @@ def _group(members: list[PendingNotification]) -> dict[str, Any]:
         "count": len(members) + sum(one.suppressed for one in members),
         "first_at": _time(min(one.at for one in members)),
         "last_at": _time(max(one.at for one in members)),
-        "newest": [_item(one) for one in reversed(members[-MAX_SHOWN:])],
+        "newest": [_item(one, base) for one in reversed(members[-MAX_SHOWN:])],
     }
 
 
-def _item(one: PendingNotification) -> dict[str, Any]:
+def _item(one: PendingNotification, base: str) -> dict[str, Any]:
     ids = {"event": one.event_id, "payment": one.payment_id}
+    known = {name: str(id_) for name, id_ in ids.items() if id_}
     details = list(one.details.items())[:MAX_DETAILS]
     return {
         "at": _time(one.at),
         **{f"{name}_id": id_ and str(id_) for name, id_ in ids.items()},
         # Each in one line, so that none can look like another one.
-        "details": {name: " ".join(str(value).split())[:MAX_DETAIL] for name, value in details},
-        "links": {name: f"/api/v1/{name}s/{id_}" for name, id_ in ids.items() if id_},
+        "details": {name: _one_line(value) for name, value in details},
+        "links": _filled(PAGES, known, base) if base else {},
+        "commands": _filled(_COMMANDS, known),
+        "api": _filled(_API, known, base),
+    }
+
+
+def _one_line(value: object) -> str:
+    return printable(" ".join(str(value).split()))[:MAX_DETAIL]
+
+
+def _filled(templates: Mapping[str, str], ids: Mapping[str, str], base: str = "") -> dict[str, str]:
+    return {
+        name: base + templates[name].format(id=id_)
+        for name, id_ in ids.items()
+        if name in templates
     }
 
 
@@ -114,13 +147,13 @@ def _counted(kind: str, number: int) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-def _lines(content: Content) -> Iterator[str]:
+def _lines(content: Content, quote: Quote) -> Iterator[str]:
     yield content["subject"]
     for group in content["groups"]:
         of_source = f" of {group['source']}" if group["source"] else ""
         yield ""
         yield f"{_counted(group['kind'], group['count'])}{of_source}, newest first:"
-        yield from (_line(item) for item in group["newest"])
+        yield from (_line(item, quote) for item in group["newest"])
         unshown = group["count"] - len(group["newest"])
         if unshown > 0:
             yield f"- … and {unshown} more"
@@ -129,14 +162,16 @@ def _lines(content: Content) -> Iterator[str]:
         yield f"… and {content['left_out']} of other kinds and sources"
 
 
-def _line(item: Mapping[str, Any]) -> str:
+def _line(item: Mapping[str, Any], quote: Quote) -> str:
     details = dict(item["details"])
     amount = " ".join(filter(None, (details.pop("amount", None), details.pop("currency", None))))
     message = details.pop("message", None)
     parts = [item["at"], details.pop("code", None), amount]
     parts += [f"{name} {value}" for name, value in details.items()]
-    parts += [message, *item["links"].values()]
-    return "- " + ", ".join(str(one) for one in parts if one)
+    parts.append(message)
+    ways = item["links"] or item["commands"]
+    text = quote(", ".join(str(one) for one in parts if one))
+    return "- " + ", ".join([text, *ways.values()])
 
 
 def _time(time: datetime) -> str:

@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from paidonce.core.printable import printable
 from paidonce.errors import ConfigurationError, NotificationSendError
 from paidonce.notifications.digest import render_text
 from paidonce.notifications.model import NotificationMessage
@@ -62,11 +63,11 @@ class MailSender:
     async def send(self, message: NotificationMessage) -> str:
         mail = EmailMessage()
         mail["From"], mail["To"] = self.sender, ", ".join(self.to)
-        mail["Subject"] = str(message.content["subject"])
+        mail["Subject"] = printable(str(message.content["subject"]))
         mail["Date"] = formatdate()
         mail["Message-ID"] = f"<{message.id}@{parseaddr(self.sender)[1].rpartition('@')[2]}>"
         mail["Auto-Submitted"] = "auto-generated"
-        mail.set_content(render_text(message.content, MAX_TEXT))
+        mail.set_content(render_text(message.content, MAX_TEXT, without_links))
         connections: list[smtplib.SMTP] = []
         try:
             return await DaemonThread("mail").finish(
@@ -75,6 +76,11 @@ class MailSender:
         except TimeoutError:
             _shut_down(connections)
             raise NotificationSendError(f"no result within {MAIL_TIMEOUT_S:.0f} s") from None
+
+
+def without_links(text: str) -> str:
+    """The text without anything that mail readers usually make a link of."""
+    return text.replace("://", "[:]//").replace("www.", "www[.]")
 
 
 def _deliver(server: SmtpServer, mail: EmailMessage, connections: list[smtplib.SMTP]) -> str:

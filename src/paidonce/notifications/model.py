@@ -33,7 +33,7 @@ class Notification:
     """A problem to notify people of. Use `clean` for the details: no secrets, no payloads.
 
     With `not_before` it is sent at that time, and only if the payment still needs review for the
-    code in the details.
+    code in the details, or still waits.
     """
 
     kind: NotificationKind

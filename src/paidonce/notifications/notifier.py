@@ -33,14 +33,23 @@ DELAYS_S: Final = tuple(RETRY.delay_s(failures) for failures in range(1, 14))
 GIVE_UP_S: Final = 86_400.0
 """After this the message has failed; its notifications are part of the next message."""
 
+_RESULTS: Final = {"SENT": "sent", "PENDING": "retried", "FAILED": "failed"}
+"""What attempts are counted as."""
+
 
 class Notifier(Service):
     """Sends pending notifications to each channel, as long as this process leads."""
 
-    def __init__(self, channels: Mapping[str, Channel], leader: Leader) -> None:
+    def __init__(
+        self, channels: Mapping[str, Channel], leader: Leader, public_url: str | None = None
+    ) -> None:
         super().__init__("notifier")
         self._channels = tuple(channels.values())
         self._leader = leader
+        self._public_url = public_url
+        for channel in self._channels:
+            for result in _RESULTS.values():
+                metrics.bound(metrics.NOTIFICATION_ATTEMPTS, channel.name, channel.kind, result)
 
     async def run(self) -> None:
         """Notify while this process leads; follow the leader otherwise."""
@@ -76,7 +85,7 @@ class Notifier(Service):
         """Send the channel its next message, if one is due; returns whether it was accepted."""
         async with leadership.connection() as connection:
             if await store.is_message_due(connection, channel.name, channel.every_s):
-                await _compose(connection, channel)
+                await _compose(connection, channel, self._public_url)
             message = await store.begin_attempt(connection, channel.name, DELAYS_S)
         if message is None:
             return False
@@ -92,13 +101,13 @@ class Notifier(Service):
         return error is None
 
 
-async def _compose(connection: Connection, channel: Channel) -> None:
+async def _compose(connection: Connection, channel: Channel, public_url: str | None) -> None:
     """Combine all pending notifications into one message."""
     async with connection.transaction():
         message_id = uuid7()
         pending = await store.assign(connection, channel.name, message_id)
         if pending:
-            content = compose(pending)
+            content = compose(pending, public_url)
             await store.add_message(connection, message_id, channel.name, content)
 
 
@@ -108,7 +117,7 @@ async def _record(
     is_final = message.age_s >= GIVE_UP_S
     status = "SENT" if error is None else "FAILED" if is_final else "PENDING"
     await store.end_attempt(connection, message.id, status, error)
-    result = {"SENT": "sent", "PENDING": "retried", "FAILED": "failed"}[status]
+    result = _RESULTS[status]
     metrics.bound(metrics.NOTIFICATION_ATTEMPTS, channel.name, channel.kind, result).inc()
     fields = {"channel": channel.name, "message_id": str(message.id), "attempt": message.attempts}
     if error is None:

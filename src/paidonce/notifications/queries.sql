@@ -55,12 +55,15 @@ SELECT EXISTS (SELECT 1 FROM notifications
              LIMIT 1), true) AS is_due;
 
 -- name: delete_resolved
--- Delayed notifications whose payment no longer needs review. A row with counted others stays.
+-- Delayed notifications whose payment no longer needs review. A row with counted others stays. Money
+-- that waits may wait for something else by now, such as an order instead of a user.
 DELETE FROM notifications AS n
  WHERE n.channel = :channel AND n.message_id IS NULL AND n.not_before <= now()
    AND n.suppressed = 0
    AND NOT EXISTS (SELECT 1 FROM payments AS p
-                    WHERE p.id = n.payment_id AND p.review = n.details ->> 'code');
+                    WHERE p.id = n.payment_id
+                      AND (p.review = n.details ->> 'code'
+                           OR n.kind = 'unapplied' AND p.review = ANY (:waiting::text[])));
 
 -- name: assign
 -- A row that is locked, because others are counted on it, is sent with the next message.

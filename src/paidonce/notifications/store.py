@@ -7,6 +7,7 @@ from uuid import UUID
 
 import orjson
 
+from paidonce.core.notifications import WAITING
 from paidonce.db.queries import Connection, WrittenRow, from_row, load_queries
 from paidonce.notifications import model
 
@@ -43,7 +44,7 @@ async def assign(
     connection: Connection, channel: str, message_id: UUID
 ) -> list[model.PendingNotification]:
     """Assign pending notifications to a message, oldest first, in the caller's transaction."""
-    await QUERIES["delete_resolved"].run(connection, channel=channel)
+    await QUERIES["delete_resolved"].run(connection, channel=channel, waiting=sorted(WAITING))
     rows = await QUERIES["assign"].rows(
         connection, channel=channel, message_id=message_id, limit=MAX_PER_MESSAGE
     )

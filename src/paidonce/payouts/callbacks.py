@@ -17,7 +17,7 @@ from paidonce.db.queries import Connection
 from paidonce.notifications import store as notifications_store
 from paidonce.notifications.model import Notification, clean
 from paidonce.payouts import store
-from paidonce.payouts.model import DeadCallback
+from paidonce.payouts.model import DeadCallback, MessageType
 from paidonce.payouts.processor import PayoutOptions, PayoutProcessor
 from paidonce.runtime.service import Service
 from paidonce.telemetry import logger, metrics
@@ -36,6 +36,10 @@ class CallbackRetries(Service):
         self._database = database
         self._options = options
         self._processor = PayoutProcessor(options)
+        if options.settings.source is not None:
+            metrics.bound(metrics.CALLBACKS_DEAD, options.settings.source)
+        for message_type in MessageType:
+            metrics.bound(metrics.WALLET_PAYMENTS, message_type)
 
     async def run(self) -> None:
         """Work until asked to finish."""

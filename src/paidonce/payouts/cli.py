@@ -90,4 +90,4 @@ def rebuild_views(config: Config = None) -> None:
             lambda number: stderr.print(f"{number} payments")
         ),
     )
-    stdout.print(done)
+    stdout.print(str(done))

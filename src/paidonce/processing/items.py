@@ -53,6 +53,11 @@ class Source:
     is_restricted: bool = False  # only listed addresses deliver to it
 
     @property
+    def labels(self) -> tuple[str, str]:
+        """Its labels in metrics: provider and name."""
+        return self.provider.name, self.name
+
+    @property
     def queue_name(self) -> QueueName:
         """The queue for events that need no lookup."""
         return QueueName.HOOKS if self.has_handlers else QueueName.PROCESS
@@ -70,6 +75,7 @@ class Rules:
     handlers: Handlers = NO_HANDLERS
     masker: Masker = field(default_factory=Masker)
     routes: Routes = field(default_factory=dict)  # empty: no notifications
+    unapplied_after: timedelta = timedelta(minutes=15)  # people are told of money that waits
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 An event causes one when it becomes a dead letter or fails for good, a payment when it gets a new
 reason for review: once each, however often the event comes again. An event that fails for the
-reason for which its payment needs review causes none of its own.
+reason for which its payment needs review causes none of its own. Money that waits for its user, its
+order or a link is told after a time, if it still waits.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,12 @@ from typing import Final
 
 from paidonce.core.events import Code, Outcome, PaymentEvent, PaymentId, Reason
 from paidonce.core.money import Money, format_minor
-from paidonce.core.notifications import NotificationKind, kind_of_outcome, kind_of_reason
+from paidonce.core.notifications import (
+    WAITING,
+    NotificationKind,
+    kind_of_outcome,
+    kind_of_reason,
+)
 from paidonce.core.payments import Payment
 from paidonce.core.state import Decision
 from paidonce.db.queries import WrittenRow
@@ -72,7 +78,8 @@ class NotificationRules:
             loaded = self._loaded.get(payment.id)
             before = loaded.review if loaded else None
         self._reviews[payment.id] = payment.review
-        return payment.review if payment.review != before else None
+        is_known = payment.review == before or {payment.review, before} <= WAITING
+        return None if is_known else payment.review
 
     def _was_disputed(self, payment: Payment) -> bool:
         """Whether the dispute is known already: each is notified once."""
@@ -115,8 +122,13 @@ class NotificationRules:
         message = outcome.message if outcome and outcome.code == review else None
         details = {"code": review, "message": message} | _details(item, payment)
         found = self._notification(kind, self._source_name(payment), item, payment, details)
-        is_later = kind is NotificationKind.PAYMENT_MISSING
-        return replace(found, not_before=self._now + PAYMENT_DELAY) if is_later else found
+        match kind:
+            case NotificationKind.PAYMENT_MISSING:
+                return replace(found, not_before=self._now + PAYMENT_DELAY)
+            case NotificationKind.UNAPPLIED:
+                return replace(found, not_before=self._now + self._rules.unapplied_after)
+            case _:
+                return found
 
     def _of_dispute(self, item: items.Item, payment: Payment) -> Notification:
         details = _details(item, payment) | {"answer_by": payment.facts.dispute_answer_by}

@@ -35,21 +35,21 @@ def report(processed: BatchResult) -> None:
 
 
 def _count(results: Iterable[Result], now: datetime, finished_s: float) -> None:
-    totals: Counter[tuple[metrics.PrometheusCounter, str]] = Counter()
+    totals: Counter[tuple[metrics.PrometheusCounter, tuple[str, str]]] = Counter()
     for result in results:
         item = result.item
         if isinstance(item, Reapply | FreeOrder):
             continue
-        provider = item.source.provider.name
+        labels = item.source.labels
         for counter in _counters(result):
-            totals[counter, provider] += 1
+            totals[counter, labels] += 1
         duration_ms = _duration_ms(item, finished_s)
-        metrics.bound_histogram(metrics.DURATION, provider).observe(duration_ms)
+        metrics.bound_histogram(metrics.DURATION, *labels).observe(duration_ms)
         if result.kind in (ResultKind.PROCESSED, ResultKind.IGNORED):
             lag_ms = max((now - item.received_at).total_seconds(), 0) * 1000
-            metrics.bound_histogram(metrics.LAG, provider).observe(lag_ms)
-    for (counter, provider), number in totals.items():
-        metrics.bound(counter, provider).inc(number)
+            metrics.bound_histogram(metrics.LAG, *labels).observe(lag_ms)
+    for (counter, labels), number in totals.items():
+        metrics.bound(counter, *labels).inc(number)
 
 
 _COUNTERS: Final[dict[ResultKind, tuple[metrics.PrometheusCounter, ...]]] = {

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from paidonce.errors import ConfigurationError, InvalidRequestError, NotFoundError
 from paidonce.settings import Settings
@@ -84,10 +83,8 @@ async def _reconcile(
 
 def _print(report: "ReconciliationReport") -> None:
     stdout.print(f"{report.source}, {report.since:{_MINUTE}} to {report.until:{_MINUTE}} UTC")
-    table = Table("", "payments")
-    for name in _COUNTED.split(", "):
-        table.add_row(name.replace("_", " "), str(getattr(report, name)))
-    stdout.print(table)
+    counted = [(name.replace("_", " "), getattr(report, name)) for name in _COUNTED.split(", ")]
+    print_table(counted, {"": lambda one: one[0], "payments": lambda one: one[1]})
     for money in report.explained:
         stdout.print(
             f"{money.explained} of {money.reported} {money.currency} explained "

@@ -13,7 +13,7 @@ from paidonce.core.events import EventStatus
 from paidonce.db.paging import ListQuery, all_pages
 from paidonce.events.model import DeadLetterFilter, DeadLetterQuery, EventFilter
 from paidonce.terminal.commands import Commands, Json, Limit, Result, Yes, query_options
-from paidonce.terminal.output import columns, progress_bar, show, stderr, stdout
+from paidonce.terminal.output import columns, confirm, progress_bar, show, stderr, stdout
 from paidonce.terminal.session import Config, Services, operate, operator
 
 if TYPE_CHECKING:
@@ -102,9 +102,7 @@ def resume(replay_id: UUID, config: Config = None, json: Json = False) -> None:
 def _print(found: "Replay") -> None:
     what = "would be processed again" if found.dry_run else "processed again"
     of = "" if found.total in (None, found.done) else f" of {found.total}"
-    stdout.print(
-        f"{found.status}: {found.done}{of} events {what} (replay {found.id}).", soft_wrap=True
-    )
+    stdout.print(f"{found.status}: {found.done}{of} events {what} (replay {found.id}).")
     for change, number in sorted(found.counts.items(), key=lambda one: -one[1]):
         stdout.print(f"  {number} × {change}")
     if found.applied.number:
@@ -169,7 +167,7 @@ async def _follow(services: Services, replay_id: UUID) -> "Replay":
 
 
 def _confirm() -> bool:
-    return typer.confirm("Process them again?", err=True)
+    return confirm("Process them again?")
 
 
 def _end(found: "Replay | None", as_json: bool) -> None:
@@ -232,7 +230,8 @@ def discard(
         return
     if not yes:
         which = query.model_dump(mode="json", exclude_none=True) or "all of them"
-        typer.confirm(f"Discard dead letters ({which})?", abort=True, err=True)
+        if not confirm(f"Discard dead letters ({which})?"):
+            raise typer.Abort
     done = operate(
         config, lambda services: services.dead_letters.discard_matching(query, operator(), reason)
     )

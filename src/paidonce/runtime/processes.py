@@ -17,7 +17,7 @@ from typing import Final
 from prometheus_client.multiprocess import mark_process_dead
 
 from paidonce.runtime.service import RESTART, STEADY_S, Delays
-from paidonce.telemetry import configure_logging, logger
+from paidonce.telemetry import logger
 
 log = logger(__name__)
 
@@ -70,7 +70,6 @@ class Processes:
 
     def run(self) -> int:
         """Keep the processes running until SIGTERM or SIGINT; returns the exit code."""
-        configure_logging()
         life, alive = os.pipe()  # the children hold the first, the parent alone the second
         for ending in ENDING:
             signal.signal(ending, lambda *_: self._stop())

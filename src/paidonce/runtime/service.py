@@ -154,6 +154,7 @@ class Supervisor:
     def start(self) -> None:
         """Start all services."""
         for service in self._services:
+            metrics.bound(metrics.SERVICE_CRASHES, service.name)  # at 0 from the start
             self._tasks.add(asyncio.create_task(_run(service), name=service.name))
 
     def finish(self) -> None:

@@ -73,6 +73,24 @@ class DatabaseSettings(_Section):
         return self.url == "embedded"
 
 
+def _web_url(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_fit = False
+    if not is_fit or "@" in value or "?" in value or "#" in value:
+        raise ValueError('give such as "https://gateway.example/v1"; the key has its own setting')
+    return value
+
+
+def _public_url(value: str) -> str:
+    try:
+        return _web_url(value)
+    except ValueError:
+        raise ValueError('give such as "https://pay.example.com"') from None
+
+
 class ServerSettings(_Section):
     """The HTTP server."""
 
@@ -83,6 +101,7 @@ class ServerSettings(_Section):
     request_timeout_s: float = Field(10.0, gt=0, le=300)
     max_waiting: int = Field(4096, ge=1, le=1_000_000)
     trusted_proxies: tuple[str, ...] = ()
+    public_url: Annotated[str, AfterValidator(_public_url)] | None = None
     admin_host: str = Field("127.0.0.1", min_length=1)
     admin_port: int | None = Field(None, ge=0, le=65535)
     metrics_token: str | None = None
@@ -162,17 +181,6 @@ class RefundSettings(_Section):
 def _rate(value: str) -> str:
     if value and not _RATE.fullmatch(value):
         raise ValueError('give a number and a time, such as "120/minute", or "" for no limit')
-    return value
-
-
-def _web_url(value: str) -> str:
-    try:
-        parts = urlsplit(value)
-        is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_fit = False
-    if not is_fit or "@" in value or "?" in value or "#" in value:
-        raise ValueError('give such as "https://gateway.example/v1"; the key has its own setting')
     return value
 
 
@@ -359,6 +367,19 @@ def _one_default(plans: dict[str, PlanSettings]) -> dict[str, PlanSettings]:
     return plans
 
 
+class LogSettings(_Section):
+    """The log on standard output. "auto" is for people on a terminal, and JSON elsewhere."""
+
+    format: Literal["auto", "console", "json"] = "auto"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class AlertSettings(_Section):
+    """When people are notified of what waits."""
+
+    unapplied_after_s: float = Field(900.0, ge=1, le=30 * 86_400)
+
+
 class Settings(BaseSettings):
     """All settings."""
 
@@ -380,6 +401,8 @@ class Settings(BaseSettings):
     bus: BusSettings = BusSettings()
     payouts: PayoutSettings = PayoutSettings()
     notifications: Annotated[dict[str, NotificationSettings], AfterValidator(_channel_names)] = {}
+    alerts: AlertSettings = AlertSettings()
+    log: LogSettings = LogSettings()
     retention: RetentionSettings = RetentionSettings()
     handlers: tuple[str, ...] = ()
     handler_timeout_s: float = Field(10.0, gt=0, le=LONGEST_HANDLER_S)

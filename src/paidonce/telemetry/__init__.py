@@ -1,24 +1,28 @@
-"""The log: JSON lines on standard output. `metrics.py` holds the metrics.
+"""The log: lines on standard output, as JSON or for people. `metrics.py` holds the metrics.
 
-Outcome lines (one for each event) are serialised directly and written once for each batch; all
-other lines go through structlog. No line holds a secret, a card number or a whole payload; e-mail
-addresses are masked.
+Outcome lines (one for each event) are serialised directly and queued once for each batch; all
+other lines go through structlog. `log_writer.py` writes them, and nobody waits for that. No line
+holds a secret, a card number or a whole payload; e-mail addresses are masked.
 """
 
+import atexit
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Iterable, MutableMapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypedDict, cast
 from uuid import UUID
 
-import orjson
 import structlog
 
+from paidonce.core.events import Code
 from paidonce.core.masking import Masker
-from paidonce.settings import METRICS_FOLDER
+from paidonce.settings import METRICS_FOLDER, LogSettings
+from paidonce.telemetry.log_format import console_line, json_line
+from paidonce.telemetry.log_writer import LogWriter
 
 MAX_FRAMES: Final = 8
 
@@ -93,26 +97,57 @@ def _masked(line: OutcomeLine) -> OutcomeLine:
 
 _OURS: Final = frozenset({"request_id", "provider", "source", "email", "result"})
 """Fields that no sender writes, or that are masked already."""
-_LOG_OPTIONS: Final = orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
 
 
-_is_quiet = False
+@dataclass(slots=True)
+class _Log:
+    """How lines are written; set once, at the start."""
+
+    level: int = logging.INFO
+    is_console: bool = False
+    is_coloured: bool = False
+
+    def line(self, line: MutableMapping[str, Any]) -> bytes:
+        """A line as it is written, with its line break."""
+        if self.is_console:
+            return console_line(line, is_coloured=self.is_coloured)
+        return json_line(line)
+
+
+_log: Final = _Log()
 
 
 def log_outcomes(at: datetime, lines: Iterable[OutcomeLine]) -> None:
-    """Write one line for each outcome; a single process writes them all at once."""
-    if _is_quiet:
-        return
-    head = {"timestamp": at, "level": "info", "event": "webhook_outcome"}
-    texts = [orjson.dumps(head | _masked(line), default=str, option=_LOG_OPTIONS) for line in lines]
-    # Several processes may write to one pipe, where only short writes are atomic.
-    at_once = 1 if METRICS_FOLDER in os.environ else len(texts)
-    try:
-        for first in range(0, len(texts), max(at_once, 1)):
-            sys.stdout.buffer.write(b"".join(texts[first : first + at_once]))
-            sys.stdout.buffer.flush()
-    except OSError:  # the reader of the log is gone; that must not affect events
-        return
+    """Log one line for each outcome. Never waits for the reader of the log."""
+    texts = []
+    for line in lines:
+        level = logging.WARNING if is_warning(line) else logging.INFO
+        if level >= _log.level:
+            head = {"timestamp": at, "level": _NAMES_OF[level], "event": "webhook_outcome"}
+            texts.append(_log.line(head | _masked(line)))
+    if texts:
+        _writer.write(texts)
+
+
+_NAMES_OF: Final = {logging.WARNING: "warning", logging.INFO: "info"}
+_WARNING_RESULTS: Final = frozenset({"conflict", "dead_letter"})
+_WARNING_CODES: Final = frozenset(
+    {
+        Code.AMOUNT_MISMATCH,
+        Code.CURRENCY_MISMATCH,
+        Code.EXCESS,
+        Code.REFUND_EXCESS,
+        Code.REFUND_CURRENCY_MISMATCH,
+        Code.LINK_CONFLICT,
+        Code.PROVIDER_MISMATCH,
+        Code.DUPLICATE_PAYMENT,
+    }
+)
+
+
+def is_warning(line: OutcomeLine) -> bool:
+    """Whether a person should know: money that does not fit, contradictions, dead letters."""
+    return line["result"] in _WARNING_RESULTS or line["error_code"] in _WARNING_CODES
 
 
 def log_security(action: str, **details: object) -> None:
@@ -120,44 +155,53 @@ def log_security(action: str, **details: object) -> None:
     logger("security").warning("security", action=action, **details)
 
 
-def configure_logging() -> None:
-    """Write structlog's lines and warnings of libraries to standard output as JSON."""
+def configure_logging(settings: LogSettings) -> None:
+    """Write structlog's lines and warnings of libraries to standard output."""
+    _apply(settings)
     _configure_structlog()
-    library = logging.StreamHandler(sys.stdout)
-    library.setFormatter(_LibraryLines())
-    logging.basicConfig(handlers=[library], level=logging.WARNING, force=True)
+    logging.basicConfig(
+        handlers=[_LibraryLines()], level=max(logging.WARNING, _log.level), force=True
+    )
     # It warns of each invalid HTTP request, and anybody can send those.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 
 def keep_quiet() -> None:
     """For commands: log only warnings, to standard error."""
-    global _is_quiet  # noqa: PLW0603 - set once, at the start of a command
-    _is_quiet = True
+    _log.level = logging.CRITICAL  # of outcomes, nothing
     _configure_structlog()
     structlog.configure(
+        processors=[*_PROCESSORS, lambda _, __, line: json_line(line).decode().rstrip("\n")],
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
 
 
-def configure_logging_unless_configured() -> None:
-    """Configure structlog, unless the host application has done so."""
+def configure_logging_unless_configured(settings: LogSettings) -> None:
+    """Configure the log of outcomes, and structlog unless the host application has done so."""
+    _apply(settings)
     if not structlog.is_configured():
         _configure_structlog()
 
 
+def flush_log() -> bool:
+    """Write what waits, within a second; returns whether everything is written."""
+    return _writer.flush()
+
+
+def _apply(settings: LogSettings) -> None:
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    _log.level = logging.getLevelNamesMapping()[settings.level.upper()]
+    _log.is_console = settings.format == "console" or (settings.format == "auto" and is_terminal)
+    _log.is_coloured = is_terminal and not os.environ.get("NO_COLOR")
+    _writer.is_shared = METRICS_FOLDER in os.environ
+
+
 def _configure_structlog() -> None:
     structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _summarise_exception,
-            _mask_values,
-            structlog.processors.JSONRenderer(serializer=_dumps),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(),
+        processors=[*_PROCESSORS, lambda _, __, line: {"line": line}],
+        wrapper_class=structlog.make_filtering_bound_logger(_log.level),
+        logger_factory=lambda *_: _QueueLogger(),
         cache_logger_on_first_use=False,
     )
 
@@ -196,10 +240,10 @@ def _mask_values(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapp
     return line
 
 
-class _LibraryLines(logging.Formatter):
-    """Formats the lines of libraries like ours."""
+class _LibraryLines(logging.Handler):
+    """Logs the lines of libraries like ours."""
 
-    def format(self, record: logging.LogRecord) -> str:
+    def emit(self, record: logging.LogRecord) -> None:
         line: dict[str, Any] = {
             "timestamp": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname.lower(),
@@ -207,9 +251,42 @@ class _LibraryLines(logging.Formatter):
             "module": record.name,
             "exc_info": record.exc_info[1] if record.exc_info else None,
         }
-        line = dict(_mask_values(None, "", _summarise_exception(None, "", line)))
-        return orjson.dumps(line, option=orjson.OPT_UTC_Z).decode()
+        _writer.write([_log.line(_mask_values(None, "", _summarise_exception(None, "", line)))])
 
 
-def _dumps(value: Any, **_: Any) -> str:
-    return orjson.dumps(value, default=str).decode()
+class _QueueLogger:
+    """Where structlog's lines go."""
+
+    def queue(self, line: MutableMapping[str, Any]) -> None:
+        _writer.write([_log.line(line)])
+
+    debug = info = warning = error = critical = exception = msg = queue
+
+
+_PROCESSORS: Final = (
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    _summarise_exception,
+    _mask_values,
+)
+
+
+def _count_dropped(number: int) -> None:
+    from paidonce.telemetry import metrics  # only a service has metrics
+
+    metrics.LOG_LINES_DROPPED.inc(number)
+
+
+def _dropped_line(number: int) -> bytes:
+    line = {
+        "timestamp": datetime.now(UTC),
+        "level": "warning",
+        "event": "log_lines_dropped",
+        "lines": number,
+        "detail": f"{number} lines dropped: the reader of the log was too slow",
+    }
+    return _log.line(line)
+
+
+_writer: Final = LogWriter(_count_dropped, _dropped_line)
+atexit.register(flush_log)

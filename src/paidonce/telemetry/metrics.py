@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from typing import Final
 
@@ -26,28 +27,28 @@ PrometheusCounter = Counter
 
 REGISTRY: Final = CollectorRegistry()
 
-_BY_PROVIDER: Final = ("provider",)
+_BY_SOURCE: Final = ("provider", "source")
 _MILLISECONDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 _LAG_MILLISECONDS: Final = (
     1, 5, 10, 50, 100, 500, 1_000, 5_000, 30_000, 60_000, 600_000, 3_600_000, 86_400_000
 )  # fmt: skip
 
 
-def _counter(name: str, text: str, labels: tuple[str, ...] = _BY_PROVIDER) -> Counter:
+def _counter(name: str, text: str, labels: tuple[str, ...] = _BY_SOURCE) -> Counter:
     return Counter(name, text, labels, registry=REGISTRY)
 
 
 def _histogram(
     name: str,
     text: str,
-    labels: tuple[str, ...] = _BY_PROVIDER,
+    labels: tuple[str, ...] = _BY_SOURCE,
     buckets: tuple[float, ...] = _LAG_MILLISECONDS,
 ) -> Histogram:
     return Histogram(name, text, labels, buckets=buckets, registry=REGISTRY)
 
 
 REQUESTS: Final = _counter(
-    "webhook_requests_total", "Requests to /webhooks by HTTP status.", ("provider", "http_code")
+    "webhook_requests_total", "Requests to /webhooks by HTTP status.", (*_BY_SOURCE, "http_code")
 )
 RECEIVED: Final = _counter("webhook_received_total", "Deliveries with a complete body.")
 PROCESSED: Final = _counter("webhook_processed_total", "Processed events.")
@@ -76,10 +77,22 @@ UNLINKED: Final = _counter("payments_unlinked_total", "Payments without a user o
 AMOUNT_MISMATCHES: Final = _counter(
     "payments_amount_mismatch_total", "Payments whose amount or currency does not match."
 )
+
+
+class Dropped(StrEnum):
+    """Why a delivery is counted and not stored as evidence."""
+
+    ADDRESS = "address"  # the address has sent too much in this minute
+    MINUTE = "minute"  # all strangers have
+    DAY = "day"  # the room of the day is full
+    REPEATED = "repeated"  # the same delivery is stored already
+    UNAVAILABLE = "unavailable"  # the database or its queue
+
+
 EVIDENCE_DROPPED: Final = _counter(
     "webhook_evidence_dropped_total",
     "Rejected deliveries and conflicts that were counted but not stored, by the limit.",
-    ("provider", "reason"),
+    (*_BY_SOURCE, "reason"),
 )
 RATE_LIMITED: Final = _counter("webhook_rate_limited_total", "Requests rejected by a rate limit.")
 BANNED: Final = _counter(
@@ -113,6 +126,9 @@ CALLBACKS_DEAD: Final = _counter(
 SERVICE_CRASHES: Final = _counter(
     "service_crashes_total", "Background services that failed and were restarted.", ("service",)
 )
+LOG_LINES_DROPPED: Final = _counter(
+    "log_lines_dropped_total", "Log lines that the reader of the log did not take in time.", ()
+)
 BUS_PUBLISHED: Final = _counter("bus_published_total", "Messages that the relay has published.", ())
 _BY_CONSUMER: Final = ("consumer",)
 BUS_CONSUMED: Final = _counter(
@@ -130,6 +146,9 @@ BUS_INVALID: Final = _counter(
 BUS_LOST: Final = _counter(
     "bus_lost_total", "Messages that were deleted before a group consumed them.", _BY_CONSUMER
 )
+OF_CONSUMERS: Final = (
+    BUS_CONSUMED, BUS_DUPLICATES, BUS_DEAD_LETTERED, BUS_INVALID, BUS_LOST
+)  # fmt: skip
 BUS_LATENCY: Final = _histogram(
     "bus_latency_ms", "Time from publishing a message to consuming it.", _BY_CONSUMER
 )
@@ -141,6 +160,36 @@ DURATION: Final = _histogram(
 LAG: Final = _histogram(
     "webhook_processing_lag_ms", "From an event's first arrival to its being final."
 )
+
+
+UNKNOWN: Final = ("unknown", "unknown")
+"""Provider and source of a request that no configured source receives."""
+_STATUSES: Final = (200, 400, 401, 403, 404, 405, 408, 413, 415, 429, 503)
+_OF_SOURCES: Final = (
+    RECEIVED, PROCESSED, IGNORED, DUPLICATES, DEDUPED, CONFLICTS, FAILED, FAILED_RETRYABLE,
+    FAILED_FINAL, DEAD_LETTERS, INVALID_SIGNATURES, STALE, RECOVERED, UNLINKED, AMOUNT_MISMATCHES,
+    LOOKUPS_REFUSED, RATE_LIMITED, BANNED,
+)  # fmt: skip
+
+
+def start_at_zero(sources: Iterable[tuple[str, str]]) -> None:
+    """Let the counters of these providers and sources exist before anything is counted.
+
+    Prometheus takes the first value that it sees as the start: `increase()` would miss it.
+    """
+    for source in sources:
+        for counter in _OF_SOURCES:
+            bound(counter, *source)
+        for status in _STATUSES:
+            bound(REQUESTS, *source, status)
+        for reason in Dropped:
+            bound(EVIDENCE_DROPPED, *source, reason)
+        bound_histogram(DURATION, *source)
+        bound_histogram(LAG, *source)
+    for status in _STATUSES:
+        bound(REQUESTS, *UNKNOWN, status)
+    for counter in (RATE_LIMITED, BANNED):
+        bound(counter, *UNKNOWN)
 
 
 @cache

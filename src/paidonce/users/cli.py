@@ -8,7 +8,7 @@ import typer
 
 from paidonce.db.paging import all_pages
 from paidonce.terminal.commands import Commands, Limit, OptionalReason, Reason, Result, Yes
-from paidonce.terminal.output import columns, json_text, print_fields, print_table, stderr
+from paidonce.terminal.output import columns, confirm, print_fields, print_json, print_table, stderr
 from paidonce.terminal.session import Services, operator
 from paidonce.users.model import CancelRequest, UserQuery
 
@@ -78,7 +78,7 @@ async def merge_users(
     return await services.users.merge(gone, kept, operator(), reason)
 
 
-@commands.operation("export", lambda export: typer.echo(json_text(export)))
+@commands.operation("export", print_json)
 async def export_user(services: Services, user: UserName) -> object:
     """Print all that is known of a user, as JSON."""
     found = await services.users.find(user)
@@ -100,7 +100,8 @@ async def erase_user(
     found = await services.users.find(user)
     if not yes:
         question = f"Erase the personal data of user {found.id}? This cannot be undone."
-        await asyncio.to_thread(typer.confirm, question, abort=True, err=True)
+        if not await asyncio.to_thread(confirm, question):
+            raise typer.Abort
     return await services.users.erase(found.id, operator(), reason)
 
 

@@ -26,7 +26,16 @@ from paidonce.runtime.bounded import Bounded
 from paidonce.runtime.group_commit import Entry, GroupCommit
 from paidonce.telemetry import logger, masked, metrics
 from paidonce.wallet import reservations, store
-from paidonce.wallet.reservations import Command, CommandResult, Reservation, Reserve
+from paidonce.wallet.reservations import (
+    Command,
+    CommandResult,
+    Commit,
+    Expire,
+    RejectReason,
+    Release,
+    Reservation,
+    Reserve,
+)
 
 log = logger(__name__)
 
@@ -138,6 +147,7 @@ class WalletCommands(GroupCommit[_Submission, CommandResult, "_Session"]):
         super().__init__(max_waiting)
         self._database = database
         self._wallet_of = Bounded[str, WalletId](MAX_REMEMBERED)
+        _start_counting()
         self.start()
 
     async def execute(self, command: Command, actor: str | None = None) -> CommandResult:
@@ -247,6 +257,13 @@ def _count(submissions: Sequence[_Submission], results: Sequence[CommandResult])
     )
     for labels, number in counts.items():
         metrics.bound(metrics.WALLET_COMMANDS, *labels).inc(number)
+
+
+def _start_counting() -> None:
+    """Let the counters exist before the first command."""
+    for command in (Reserve, Commit, Release, Expire):
+        for result in ("EXECUTED", *RejectReason):
+            metrics.bound(metrics.WALLET_COMMANDS, command.__name__.lower(), result)
 
 
 class ReservationExpiry:

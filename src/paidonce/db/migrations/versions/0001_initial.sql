@@ -843,7 +843,7 @@ CREATE TABLE notifications (
     event_id   uuid,
     payment_id uuid,
     details    jsonb NOT NULL DEFAULT '{}',
-    not_before timestamptz,  -- sent then, if the payment still has this review code
+    not_before timestamptz,  -- sent then, if the payment still needs review
     suppressed bigint NOT NULL DEFAULT 0,  -- others of its kind and source, only counted
     message_id uuid,  -- the message that contains it; null: pending
     CONSTRAINT notifications_suppressed CHECK (suppressed >= 0)
