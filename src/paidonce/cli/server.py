@@ -4,12 +4,13 @@ import asyncio
 import errno
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final
 
@@ -18,7 +19,10 @@ import uvicorn
 from paidonce.bootstrap.application import ALL_ROLES, App, accept_bootstrap_key, running
 from paidonce.core.actors import Scope
 from paidonce.errors import ConfigurationError
-from paidonce.inbox.protocol import DeliveryConnection, GuardedConnection
+from paidonce.inbox.capacity import Capacity
+from paidonce.inbox.connection import GuardedConnection
+from paidonce.inbox.framing import RequestLimits
+from paidonce.inbox.protocol import DeliveryConnection
 from paidonce.runtime.crashpoints import arm
 from paidonce.runtime.processes import ALONE, ENDING, Place
 from paidonce.settings import Role, ServerSettings, Settings, demo
@@ -33,6 +37,8 @@ GIVE_UP_S: Final = 4.0
 GRACE_S: Final = 5
 LEAVE_S: Final = 0.5
 """After everything has stopped, the user's own code has this long to end."""
+MANY_FILES: Final = 1 << 20
+"""The limit of open files where the system has none."""
 GC_THRESHOLDS: Final = (20_000, 20, 50)
 
 _STOPPED: Final = "stopped by a signal"
@@ -161,10 +167,32 @@ class _Server(uvicorn.Server):
 
 def _connection(app: App, server: ServerSettings) -> type[GuardedConnection]:
     """The protocol class that uvicorn uses for connections."""
-    bound = {"request_timeout_s": server.request_timeout_s}
+    bound = {
+        "request_timeout_s": server.request_timeout_s,
+        "limits": RequestLimits(
+            server.max_url_bytes, server.max_header_bytes, server.max_headers, server.max_body_bytes
+        ),
+        "capacity": Capacity(
+            min(server.max_connections, raise_file_limit() // 2), server.max_total_body_bytes
+        ),
+    }
     if app.edge is None:
         return type("BoundConnection", (GuardedConnection,), bound)
     return type("BoundConnection", (DeliveryConnection,), {**bound, "edge": app.edge})
+
+
+def raise_file_limit() -> int:
+    """Raise the limit of open files as far as the system allows, and return it.
+
+    Connections take half of it at most; the rest is for the database, files and calls.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = MANY_FILES if hard == resource.RLIM_INFINITY else hard
+    if soft < limit:
+        with suppress(OSError, ValueError):  # some systems have a lower limit than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            return limit
+    return soft
 
 
 def _relax_garbage_collection() -> None:
