@@ -99,11 +99,15 @@ class GuardedConnection(HttpToolsProtocol):
         self._is_upgrade = False
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             self._is_upgrade = True
             return
-        self._framing.begin_body(self.headers)
+        fields = self._framing.begin_body(self.headers)
+        self.expect_100_continue = fields.get(b"expect", b"").lower() == b"100-continue"
         self.begin_request()
 
     def on_body(self, body: bytes) -> None:
@@ -213,23 +217,22 @@ class GuardedConnection(HttpToolsProtocol):
                     if self._deadline_s is None:
                         self._start_clock()
                 piece, at = framing.read(data, at)
-                if piece:
-                    self._parse(piece)
+                try:
+                    self.parser.feed_data(piece)
+                except HttpParserUpgrade:
+                    self._parse_without_upgrade(piece)
         except ProblemError as error:
             self._refuse(error.problem)
         except HttpParserError as error:
             cause = error.__context__
             self._refuse(cause.problem if isinstance(cause, ProblemError) else INVALID)
 
-    def _parse(self, piece: bytes) -> None:
-        """Parse a piece. An upgrade is ignored, as HTTP allows; the parser cannot do that."""
-        try:
-            self.parser.feed_data(piece)
-        except HttpParserUpgrade:
-            if self.parser.get_method() == b"CONNECT":
-                raise ProblemError(INVALID) from None
-            self.parser = HttpRequestParser(self)
-            self.parser.feed_data(_UPGRADE.sub(b"", piece))
+    def _parse_without_upgrade(self, head: bytes) -> None:
+        """An upgrade is ignored, as HTTP allows; the parser cannot do that."""
+        if self.parser.get_method() == b"CONNECT":
+            raise ProblemError(INVALID)
+        self.parser = HttpRequestParser(self)
+        self.parser.feed_data(_UPGRADE.sub(b"", head))
 
     def _keep(self, data: bytes) -> None:
         """Keep requests that were sent ahead, and let the client wait."""

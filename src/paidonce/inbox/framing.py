@@ -7,7 +7,7 @@ and dropped: they never become headers.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,6 +56,7 @@ class Framing:
 
     def __init__(self, limits: RequestLimits) -> None:
         self._limits = limits
+        self._always_fits = min(limits.url_bytes, limits.header_bytes)
         self._step: _Step = self._head
         self._rest = bytearray()  # of an unfinished head, chunk line or trailer section
         self._left = 0  # bytes of the body, or of the chunk and the line end after it
@@ -70,8 +71,13 @@ class Framing:
         """The next piece, perhaps empty, and where it ends in the data. Raises ProblemError."""
         return self._step(data, at)
 
-    def begin_body(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """The headers have been parsed. Raises ProblemError if they are ambiguous."""
+    def begin_body(self, headers: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, bytes]:
+        """The headers have been parsed; returns them by name.
+
+        Raises ProblemError if it is not clear which one counts.
+        """
+        if len(headers) > self._limits.headers:
+            raise ProblemError(_HEADERS_TOO_LARGE)
         fields = dict(headers)
         if len(fields) < len(headers) and _is_ambiguous([name for name, _ in headers]):
             raise ProblemError(INVALID)
@@ -81,12 +87,13 @@ class Framing:
                 raise ProblemError(INVALID)
             self._chunk_bytes = self._chunk_line_bytes = 0
             self._step = self._chunk_line
-            return
-        if length is not None:
+        elif length is not None:
             if not length.isdigit() or len(length) > MAX_LENGTH_DIGITS:
                 raise ProblemError(INVALID)
             self._left = int(length)
-        self._step = self._body if self._left else _unexpected
+            if self._left:
+                self._step = self._body
+        return fields
 
     def end(self) -> None:
         """The request has been parsed. Raises ProblemError if the body is not at its end."""
@@ -98,15 +105,18 @@ class Framing:
 
     def _head(self, data: bytes, at: int) -> tuple[bytes, int]:
         if not self._rest:
-            at = self._after_empty_lines(data, at)
-            if at == len(data):
-                return b"", at
+            if data[at] in _LINE_END:
+                at = self._after_empty_lines(data, at)
+                if at == len(data):
+                    return b"", at
             if not 65 <= data[at] <= 90:  # methods begin with A to Z
                 raise ProblemError(INVALID)
             self.is_between = False
         head, at = self._until(_HEAD_END, data, at)
-        line = self._check_head(head or self._rest)
+        if len(head or self._rest) > self._always_fits:
+            self._check_head(head or self._rest)
         if head:
+            line = head.find(_LINE_END)
             self._is_http_1_0 = head.startswith(b"HTTP/1.0", line - 8)
             if not self._is_http_1_0 and not head.startswith(b"HTTP/1.1", line - 8):
                 raise ProblemError(INVALID)
@@ -121,8 +131,7 @@ class Framing:
             at += 1
         return at
 
-    def _check_head(self, head: bytes | bytearray) -> int:
-        """The length of the request line."""
+    def _check_head(self, head: bytes | bytearray) -> None:
         line = head.find(_LINE_END)
         if line < 0:
             line = len(head) - 1  # the last byte may be half of the line end
@@ -130,9 +139,6 @@ class Framing:
             raise ProblemError(_URL_TOO_LONG)
         if len(head) - line > self._limits.header_bytes:
             raise ProblemError(_HEADERS_TOO_LARGE)
-        if head.count(_LINE_END) - 2 > self._limits.headers:
-            raise ProblemError(_HEADERS_TOO_LARGE)
-        return line
 
     def _body(self, data: bytes, at: int) -> tuple[bytes, int]:
         end = min(at + self._left, len(data))

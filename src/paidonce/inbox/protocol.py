@@ -73,7 +73,8 @@ class DeliveryConnection(GuardedConnection):
         return bool(self._answers) or super().is_answering()
 
     def is_full(self) -> bool:
-        return len(self._answers) >= MAX_PIPELINED or super().is_full()
+        is_busy = self.cycle is not None and not self.cycle.response_complete
+        return is_busy or len(self._answers) >= MAX_PIPELINED
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         """Start the application when the deliveries that came before have been answered."""
@@ -147,4 +148,7 @@ class DeliveryConnection(GuardedConnection):
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
-        self.go_on()
+        if self._unread or self._is_last:
+            self.go_on()
+        else:
+            self.capacity.answered(self)
