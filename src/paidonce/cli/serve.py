@@ -51,7 +51,7 @@ def serve(
         if processes == 1:
             serve_at(ALONE)
             return
-        code = Processes(processes, lambda place: exit_code(serve_at, place), listener.close).run()
+        code = Processes(processes, lambda place: exit_code(serve_at, place), listener).run()
     sys.exit(code)
 
 

@@ -5,7 +5,6 @@ import errno
 import gc
 import os
 import resource
-import signal
 import socket
 import sys
 import threading
@@ -72,7 +71,7 @@ async def serve(
             async with running(settings, own_roles) as app:
                 if place.leads:
                     await _prepare(app, settings, is_demo, listener, roles, tell)
-                await _Server(_uvicorn(app, settings), app, place.parent).serve(sockets=[listener])
+                await _Server(_uvicorn(app, settings), app).serve(sockets=[listener])
     finally:
         listener.close()
     _exit_in_any_case()
@@ -140,18 +139,15 @@ def _exit() -> None:
 class _Server(uvicorn.Server):
     """uvicorn's server, which returns on a signal instead of raising it again."""
 
-    def __init__(self, config: uvicorn.Config, app: App, parent: int | None) -> None:
+    def __init__(self, config: uvicorn.Config, app: App) -> None:
         super().__init__(config)
         self._app = app
-        self._parent = parent
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         for number in ENDING:
             loop.add_signal_handler(number, self.handle_exit, number, None)
-        if self._parent is not None:
-            loop.add_reader(self._parent, self._on_parent_dead, self._parent)
         yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -159,10 +155,6 @@ class _Server(uvicorn.Server):
             self._app.finish()
             asyncio.get_running_loop().call_later(GIVE_UP_S, self._app.give_up)
         super().handle_exit(sig, frame)
-
-    def _on_parent_dead(self, parent: int) -> None:
-        asyncio.get_running_loop().remove_reader(parent)
-        self.handle_exit(signal.SIGTERM, None)
 
 
 def _connection(app: App, server: ServerSettings) -> type[GuardedConnection]:

@@ -30,6 +30,7 @@ _CHUNKS_TOO_SMALL: Final = Problem(
 
 _LINE_END: Final = b"\r\n"
 _HEAD_END: Final = b"\r\n\r\n"
+_BARE_LINE_END: Final = re.compile(rb"(?<!\r)\n")
 _TEXT: Final = rb"[^\x00-\x08\x0a-\x1f\x7f]*"
 _CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(;" + _TEXT + rb")?\r\n")
 _TRAILERS: Final = re.compile(rb"\r\n([!#$%&'*+.^_`|~0-9A-Za-z-]+:" + _TEXT + rb"\r\n)*\r\n")
@@ -113,8 +114,9 @@ class Framing:
                 raise ProblemError(INVALID)
             self.is_between = False
         head, at = self._until(_HEAD_END, data, at)
-        if len(head or self._rest) > self._always_fits:
-            self._check_head(head or self._rest)
+        found = head or self._rest
+        if len(found) > self._always_fits or (not head and b"\n" in data):
+            self._check_head(found)
         if head:
             line = head.find(_LINE_END)
             self._is_http_1_0 = head.startswith(b"HTTP/1.0", line - 8)
@@ -132,6 +134,9 @@ class Framing:
         return at
 
     def _check_head(self, head: bytes | bytearray) -> None:
+        bare = _BARE_LINE_END.search(head)  # the parser would refuse it, too, at the end
+        if bare is not None:
+            head = head[: bare.end()]
         line = head.find(_LINE_END)
         if line < 0:
             line = len(head) - 1  # the last byte may be half of the line end
@@ -139,6 +144,8 @@ class Framing:
             raise ProblemError(_URL_TOO_LONG)
         if len(head) - line > self._limits.header_bytes:
             raise ProblemError(_HEADERS_TOO_LARGE)
+        if bare is not None:
+            raise ProblemError(INVALID)
 
     def _body(self, data: bytes, at: int) -> tuple[bytes, int]:
         end = min(at + self._left, len(data))
