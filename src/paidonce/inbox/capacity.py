@@ -23,7 +23,7 @@ class Tenant(Protocol):
 
     @property
     def unfinished_bytes(self) -> int:
-        """How much of a body that has not ended it holds."""
+        """How much it holds of a body that has not ended, and of requests sent ahead."""
         ...
 
     def give_way(self) -> None:

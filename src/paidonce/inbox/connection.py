@@ -69,6 +69,7 @@ class GuardedConnection(HttpToolsProtocol):
         if self._alarm is not None:
             self._alarm.cancel()
         self.capacity.leave(self)
+        self._forget_unread()
         self._release()
         super().connection_lost(exc)
 
@@ -161,7 +162,8 @@ class GuardedConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self.capacity.answered(self)
-        data, self._unread = self._unread, b""
+        data = self._unread
+        self._forget_unread()
         if data:
             self._unset_keepalive_if_required()
             self._read(data)
@@ -182,7 +184,8 @@ class GuardedConnection(HttpToolsProtocol):
     def hear_no_more(self) -> None:
         """Give up the request that is being read, and all that comes after it."""
         self._is_deaf = self._is_last = True
-        self._unread, self._deadline_s = b"", None
+        self._deadline_s = None
+        self._forget_unread()
         self._release()
         if self._is_application_reading():
             self.cycle.disconnected = True
@@ -194,15 +197,17 @@ class GuardedConnection(HttpToolsProtocol):
 
     @property
     def unfinished_bytes(self) -> int:
-        return 0 if self._framing.is_between else self._held_bytes
+        return len(self._unread) + (0 if self._framing.is_between else self._held_bytes)
 
     def give_way(self) -> None:
         """Make room for another connection."""
         is_silent = self._is_deaf or self._framing.is_between
         self.hear_no_more()
+        if self.is_answering():
+            return  # it closes after that
         if is_silent:
             self.transport.abort()
-        elif not self.is_answering():
+        else:
             self._say(OVERLOADED)
             self.transport.close()
 
@@ -236,10 +241,15 @@ class GuardedConnection(HttpToolsProtocol):
 
     def _keep(self, data: bytes) -> None:
         """Keep requests that were sent ahead, and let the client wait."""
+        self._forget_unread()
         self._unread = data
         self.flow.pause_reading()
-        if len(data) > MAX_UNREAD_BYTES:
-            self.transport.abort()
+        if not self.capacity.hold(self, len(data)) or len(data) > MAX_UNREAD_BYTES:
+            self.hear_no_more()
+
+    def _forget_unread(self) -> None:
+        self.capacity.release(len(self._unread))
+        self._unread = b""
 
     def _skip(self, number: int) -> None:
         self._skipped_bytes += number

@@ -61,7 +61,7 @@ class DeliveryConnection(GuardedConnection):
     def shutdown(self) -> None:
         """Stop gracefully: answer accepted deliveries first."""
         self._is_last = True
-        self._unread = b""
+        self._forget_unread()
         if not self._answers and self._call is None:
             super().shutdown()
 
