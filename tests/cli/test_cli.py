@@ -1,21 +1,17 @@
 """`paidonce send`, and the demo that runs without any configuration."""
 
 import json
-import os
 import re
-import shlex
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from paidonce import __version__
-from tests.support.memory_folder import make_memory_folder
+from tests.support.demo import Demo, databases, demo_folder
 from tests.support.servers import Shared
 from tests.support.service import Service
 from tests.support.tools import free_port, items, paidonce, until
@@ -91,56 +87,8 @@ def test_the_version_is_told(tmp_path: Path) -> None:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """An empty folder that the embedded database's own user can reach."""
-    made = make_memory_folder("demo")
-    made.chmod(0o755)
-    yield made
-    for pid in _databases(made):
-        os.kill(pid, signal.SIGINT)
-    shutil.rmtree(made, ignore_errors=True)
-
-
-def _databases(folder: Path) -> list[int]:
-    """The PostgreSQL servers that run in a folder."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            command = (process / "cmdline").read_bytes().split(b"\0")
-            if b"-D" in command and any(str(folder).encode() in word for word in command):
-                found.append(int(process.name))
-    return found
-
-
-class Demo:
-    """`paidonce serve` without a configuration."""
-
-    def __init__(self, command: list[str], folder: Path, port: int) -> None:
-        variables = {k: v for k, v in os.environ.items() if not k.startswith("PAIDONCE_")}
-        self.log = folder / "told"
-        with self.log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [*command, "serve", "--port", str(port)],
-                cwd=folder,
-                env=variables,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-            )
-        self.service = Service(folder, self.process, port)
-
-    def told(self) -> str:
-        return self.log.read_text(encoding="utf-8")
-
-    def is_ready(self) -> bool:
-        if self.process.poll() is not None:
-            raise AssertionError(self.told())
-        try:
-            return self.service.request("GET", "/readyz").http == 200
-        except OSError:
-            return False
-
-    def line(self) -> list[str]:
-        """The command that it invites to run."""
-        (line,) = re.findall(r"^\s*(\S.* send .*)$", self.told(), re.MULTILINE)
-        return shlex.split(line)
+    with demo_folder() as made:
+        yield made
 
 
 def _run(line: list[str], folder: Path) -> str:
@@ -207,8 +155,8 @@ def test_the_demo_takes_its_database_along_when_it_ends(folder: Path) -> None:
     """§15 Commands, DAT-1: SIGTERM is an ordinary end, and nothing is left running."""
     demo = Demo([sys.executable, "-m", "paidonce"], folder, free_port())
     assert until(demo.is_ready, 60), demo.told()
-    assert _databases(folder)
+    assert databases(folder)
     demo.process.terminate()
     code = demo.process.wait(15)
-    assert until(lambda: _databases(folder) == []), "the embedded database was left running"
+    assert until(lambda: databases(folder) == []), "the embedded database was left running"
     assert code == 0

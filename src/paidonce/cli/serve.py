@@ -52,7 +52,7 @@ def serve(
         if processes == 1:
             serve_at(ALONE)
             return
-        code = Processes(processes, lambda place: exit_code(serve_at, place), listeners.close).run()
+        code = Processes(processes, lambda place: exit_code(serve_at, place), listeners.all).run()
     sys.exit(code)
 
 

@@ -4,12 +4,12 @@ import asyncio
 import errno
 import gc
 import os
-import signal
+import resource
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
@@ -19,8 +19,11 @@ import uvicorn
 from paidonce.bootstrap.application import ALL_ROLES, App, accept_bootstrap_key, running
 from paidonce.core.actors import Scope
 from paidonce.errors import ConfigurationError
+from paidonce.inbox.capacity import Capacity
+from paidonce.inbox.connection import GuardedConnection
 from paidonce.inbox.edge import Edge
-from paidonce.inbox.protocol import DeliveryConnection, GuardedConnection
+from paidonce.inbox.framing import RequestLimits
+from paidonce.inbox.protocol import DeliveryConnection
 from paidonce.runtime.crashpoints import arm
 from paidonce.runtime.processes import ALONE, ENDING, Place
 from paidonce.settings import Role, ServerSettings, Settings, demo
@@ -35,6 +38,9 @@ GIVE_UP_S: Final = 4.0
 GRACE_S: Final = 5
 LEAVE_S: Final = 0.5
 """After everything has stopped, the user's own code has this long to end."""
+MAX_ADMIN_CONNECTIONS: Final = 256
+MANY_FILES: Final = 1 << 20
+"""The limit of open files where the system has none."""
 GC_THRESHOLDS: Final = (20_000, 20, 50)
 
 _STOPPED: Final = "stopped by a signal"
@@ -56,10 +62,13 @@ class Listeners:
     public: socket.socket
     admin: socket.socket | None
 
+    @property
+    def all(self) -> list[socket.socket]:
+        return [one for one in (self.public, self.admin) if one is not None]
+
     def close(self) -> None:
-        for one in (self.public, self.admin):
-            if one is not None:
-                one.close()
+        for one in self.all:
+            one.close()
 
 
 async def serve(
@@ -81,23 +90,23 @@ async def serve(
             async with running(settings, own_roles) as app:
                 if place.leads:
                     await _prepare(app, settings, is_demo, listeners, roles, tell)
-                await _serve_all(app, settings, listeners, place.parent)
+                await _serve_all(app, settings, listeners)
     finally:
         listeners.close()
         flush_log()
     _exit_in_any_case()
 
 
-async def _serve_all(
-    app: App, settings: Settings, listeners: Listeners, parent: int | None
-) -> None:
+async def _serve_all(app: App, settings: Settings, listeners: Listeners) -> None:
     """Serve deliveries, and operators if they have a port of their own, until both have stopped."""
     server = settings.server
-    public = _Server(_uvicorn(app.asgi, _connection(app.edge, server)), app, parent)
+    public = _Server(_uvicorn(app.asgi, _connection(app.edge, server)), app)
     if listeners.admin is None or app.admin is None:
         await public.serve(sockets=[listeners.public])
         return
-    public.admin = _AdminServer(_uvicorn(app.admin, _connection(None, server)))
+    public.admin = _AdminServer(
+        _uvicorn(app.admin, _connection(None, server, MAX_ADMIN_CONNECTIONS))
+    )
     async with asyncio.TaskGroup() as both:
         both.create_task(public.admin.serve(sockets=[listeners.admin]))
         await public.serve(sockets=[listeners.public])
@@ -183,10 +192,9 @@ def _flush_streams() -> None:
 class _Server(uvicorn.Server):
     """uvicorn's server, which returns on a signal instead of raising it again."""
 
-    def __init__(self, config: uvicorn.Config, app: App, parent: int | None) -> None:
+    def __init__(self, config: uvicorn.Config, app: App) -> None:
         super().__init__(config)
         self._app = app
-        self._parent = parent
         self.admin: _AdminServer | None = None
 
     @contextmanager
@@ -194,8 +202,6 @@ class _Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for number in ENDING:
             loop.add_signal_handler(number, self.handle_exit, number, None)
-        if self._parent is not None:
-            loop.add_reader(self._parent, self._on_parent_dead, self._parent)
         yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -206,17 +212,36 @@ class _Server(uvicorn.Server):
             self.admin.handle_exit(sig, frame)
         super().handle_exit(sig, frame)
 
-    def _on_parent_dead(self, parent: int) -> None:
-        asyncio.get_running_loop().remove_reader(parent)
-        self.handle_exit(signal.SIGTERM, None)
 
-
-def _connection(edge: Edge | None, server: ServerSettings) -> type[GuardedConnection]:
+def _connection(
+    edge: Edge | None, server: ServerSettings, most: int | None = None
+) -> type[GuardedConnection]:
     """The protocol class that uvicorn uses for connections."""
-    bound = {"request_timeout_s": server.request_timeout_s}
+    most = most or raise_file_limit() // 2
+    bound = {
+        "request_timeout_s": server.request_timeout_s,
+        "limits": RequestLimits(
+            server.max_url_bytes, server.max_header_bytes, server.max_headers, server.max_body_bytes
+        ),
+        "capacity": Capacity(min(server.max_connections, most), server.max_total_body_bytes),
+    }
     if edge is None:
         return type("BoundConnection", (GuardedConnection,), bound)
     return type("BoundConnection", (DeliveryConnection,), {**bound, "edge": edge})
+
+
+def raise_file_limit() -> int:
+    """Raise the limit of open files as far as the system allows, and return it.
+
+    Connections take half of it at most; the rest is for the database, files and calls.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = MANY_FILES if hard == resource.RLIM_INFINITY else hard
+    if soft < limit:
+        with suppress(OSError, ValueError):  # some systems have a lower limit than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            return limit
+    return soft
 
 
 def _relax_garbage_collection() -> None:

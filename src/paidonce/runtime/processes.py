@@ -1,14 +1,20 @@
 """Several processes that serve one socket: started, watched, and stopped together.
 
 Each is the whole service; the database keeps them from doing anything twice. The kernel gives each
-connection to one of them. A dead process is replaced, and when the parent dies the others stop.
+connection to one of them. A dead process is replaced. When the parent dies, the port is free at
+once, and the others answer what they have accepted and end.
 """
 
+import ctypes
 import multiprocessing
 import os
 import signal
+import socket
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
@@ -24,6 +30,7 @@ log = logger(__name__)
 WATCH_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 9.0
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
+_PR_SET_PDEATHSIG: Final = 1
 
 _FORK: Final = multiprocessing.get_context("fork")
 
@@ -37,8 +44,6 @@ class Place:
 
     number: int = 0
     is_first_start: bool = True
-    parent: int | None = None
-    """A descriptor that can be read when the parent has died."""
 
     @property
     def leads(self) -> bool:
@@ -64,35 +69,35 @@ class Processes:
 
     number: int
     serve: Serve
-    let_go: Callable[[], None]  # of what only the children should hold when all is to stop
+    listeners: Sequence[socket.socket]
     _children: list[_Child] = field(default_factory=list)
     _stopped_s: float | None = None  # since when all is to stop
 
     def run(self) -> int:
         """Keep the processes running until SIGTERM or SIGINT; returns the exit code."""
-        life, alive = os.pipe()  # the children hold the first, the parent alone the second
+        life = os.pipe()  # the children read the first end, the parent alone holds the second
         for ending in ENDING:
             signal.signal(ending, lambda *_: self._stop())
         for number in range(self.number):
-            self._children.append(_Child(Place(number, True, life)))
+            self._children.append(_Child(Place(number)))
         while self._stopped_s is None:
             for child in self._children:
-                self._look_after(child, alive)
+                self._look_after(child, life)
             wait([process.sentinel for _, process in self._living()], timeout=WATCH_S)
         return self._ended()
 
-    def _look_after(self, child: _Child, alive: int) -> None:
+    def _look_after(self, child: _Child, life: tuple[int, int]) -> None:
         if child.process is not None and child.process.exitcode is not None:
             self._replace_later(child)
         if child.process is None and time.monotonic() >= child.due_s:
-            self._start(child, alive)
+            self._start(child, life)
 
-    def _start(self, child: _Child, alive: int) -> None:
+    def _start(self, child: _Child, life: tuple[int, int]) -> None:
         # Neither a child that has no handlers yet nor one that is not listed may meet a signal.
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         try:
             if self._stopped_s is None:
-                process = _FORK.Process(target=self._run_child, args=(child.place, alive))
+                process = _FORK.Process(target=self._run_child, args=(child.place, life))
                 process.start()
                 child.process, child.started_s = process, time.monotonic()
         except OSError as error:
@@ -101,11 +106,11 @@ class Processes:
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
-    def _run_child(self, place: Place, alive: int) -> None:
+    def _run_child(self, place: Place, life: tuple[int, int]) -> None:
+        end_with_parent(life, self.listeners)
         for ending in ENDING:
             signal.signal(ending, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-        os.close(alive)
         raise SystemExit(self.serve(place))
 
     def _living(self) -> list[tuple[Place, ForkProcess]]:
@@ -131,7 +136,8 @@ class Processes:
         """Stop all. It is called by signal handlers, too, at any moment."""
         if self._stopped_s is None:
             self._stopped_s = time.monotonic()
-            self.let_go()
+            for listener in self.listeners:
+                listener.close()
         for _, process in self._living():
             process.terminate()
 
@@ -149,3 +155,24 @@ class Processes:
             codes.append(process.exitcode or 0)
         unclean = [abs(code) for code in codes if code not in (0, -signal.SIGTERM)]
         return unclean[0] if unclean else 0
+
+
+def end_with_parent(life: tuple[int, int], listeners: Sequence[socket.socket]) -> None:
+    """From now on, stop when the parent dies: in a moment, or in any case in STOP_TIMEOUT_S."""
+    watched, held = life
+    os.close(held)
+    if sys.platform == "linux":
+        # A stopped process could neither end nor let go of the port.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+    threading.Thread(target=_follow, args=(watched, listeners), daemon=True).start()
+
+
+def _follow(life: int, listeners: Sequence[socket.socket]) -> None:
+    """Not in the event loop: that may be blocked, or not run yet."""
+    os.read(life, 1)  # returns when the last writing end is closed
+    for listener in listeners:
+        with suppress(OSError):  # another process has done it, or has closed it
+            listener.shutdown(socket.SHUT_RDWR)  # for all processes that share it
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(STOP_TIMEOUT_S)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -98,7 +98,12 @@ class ServerSettings(_Section):
     port: int = Field(8000, ge=0, le=65535)
     mode: Literal["inline", "queued"] = "inline"
     max_body_bytes: int = Field(262_144, ge=1, le=64 * 1024 * 1024)
+    max_url_bytes: int = Field(8_192, ge=256, le=65_536)
+    max_header_bytes: int = Field(16_384, ge=1_024, le=1024 * 1024)
+    max_headers: int = Field(100, ge=16, le=10_000)
     request_timeout_s: float = Field(10.0, gt=0, le=300)
+    max_connections: int = Field(2_048, ge=1, le=1_000_000)
+    max_total_body_bytes: int = Field(64 * 1024 * 1024, ge=1)
     max_waiting: int = Field(4096, ge=1, le=1_000_000)
     trusted_proxies: tuple[str, ...] = ()
     public_url: Annotated[str, AfterValidator(_public_url)] | None = None
@@ -114,6 +119,12 @@ class ServerSettings(_Section):
             raise ValueError(
                 f"admin_port = {self.admin_port}: deliveries have this port; use another"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _has_room_for_one(self) -> "ServerSettings":
+        if self.max_total_body_bytes < self.max_body_bytes:
+            raise ValueError("max_total_body_bytes: give at least max_body_bytes")
         return self
 
 
