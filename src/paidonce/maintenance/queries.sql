@@ -171,3 +171,14 @@ seen AS (
 SELECT (SELECT count(*) FROM gone) AS deleted,
        CASE WHEN more THEN last ELSE 0 END AS next, more
   FROM seen;
+
+-- Clock jumps -------------------------------------------------------------------------------
+
+-- name: schedule_earlier
+UPDATE event_queue SET run_at = run_at - :step::interval
+ WHERE ctid = ANY (ARRAY(
+     SELECT ctid FROM event_queue
+      WHERE run_at > now() + :step::interval - :tolerance::interval
+      LIMIT :limit
+        FOR UPDATE SKIP LOCKED))
+RETURNING 1 AS changed;
