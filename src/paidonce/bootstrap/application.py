@@ -13,6 +13,7 @@ from paidonce.bootstrap.api import operators_api
 from paidonce.bootstrap.database import open_migrated_database
 from paidonce.bootstrap.documentation import describe
 from paidonce.bootstrap.health import HealthSource, add_health
+from paidonce.bootstrap.readiness import Readiness
 from paidonce.bootstrap.rules import (
     check_settings,
     load_gateway,
@@ -124,13 +125,11 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
             receiving.add(WakeupSender(database, wakeup), *guard.services)
             receiving.add(DroppedCounter(database, intake.dropped))
         await stack.enter_async_context(receiving.running())
-        health = HealthSource(
-            database,
-            services,
-            group if guard else None,
-            intake.sources,
-            (background, receiving),
+        readiness = Readiness(
+            database, *((group, partial(accept_bootstrap_key, services)) if guard else ())
         )
+        stack.push_async_callback(readiness.close)
+        health = HealthSource(services, readiness, intake.sources, (background, receiving))
         edge, asgi = _build_api(settings, rules, health, intake, guard)
 
         def give_up() -> None:

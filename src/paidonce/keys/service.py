@@ -121,7 +121,8 @@ class KeyService:
             key_id = new_id()
             row = {"name": name, "scope": scope, "hint": key[:7], "hash_method": hash_method}
             digest = digests[hash_method]
-            await QUERIES["add_key"].run(connection, id=key_id, hash=digest, **row)
+            if not await QUERIES["add_key"].rows(connection, id=key_id, hash=digest, **row):
+                return None  # another process was first
             await record_action(
                 connection, actor.name, "key_created", key_id=str(key_id), name=name, scope=scope
             )
