@@ -42,6 +42,7 @@ class Experiment(Enum):
     REPLAYS_KILLED = "SIGKILL of the server in the middle of a replay"
     SERVICES_KILLED = "SIGKILL of relay, payment service and query service under load"
     CRASH_POINTS = "The process is killed at a crash point"
+    CLOCK_JUMPED = "The clock jumps and comes back"
     COPIES_RACED = "Concurrent copies of one webhook, over all processes"
     PAYMENTS_RACED = "Concurrent payments of one user, over all processes"
     MALFORMED = "Malformed bodies, signed and unsigned"
