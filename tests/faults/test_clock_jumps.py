@@ -1,12 +1,11 @@
 """The clock jumps, of the service alone or of its whole machine, and comes back."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import pytest
@@ -18,7 +17,7 @@ from tests.faults.load import Load, deliver_all
 from tests.faults.report import Experiment, Findings
 from tests.faults.sizes import CLOCK_EVENTS
 from tests.support.false_clock import DAY_S, HOUR_S, FalseClock, false_clock
-from tests.support.service import BASIC, Service, paid, started_service
+from tests.support.service import BASIC, Service, started_service
 from tests.support.tools import items, rows, until
 
 JUMPS: Final = {
@@ -104,15 +103,11 @@ async def test_a_clock_that_jumps_and_comes_back_stops_and_misplaces_nothing(
     )
 
 
-def _expect_right_times(
-    service: Service, ledger: Ledger, number: int, right: datetime
-) -> None:
+def _expect_right_times(service: Service, ledger: Ledger, number: int, right: datetime) -> None:
     """The newest events are found by time, and have ids of that time."""
     newest = {one.event for one in ledger.said[-number:]}
     since, until_ = right - CLOSE, right + CLOSE + timedelta(minutes=5)
-    found = items(
-        service, "/events", since=since.isoformat(), until=until_.isoformat(), limit=200
-    )
+    found = items(service, "/events", since=since.isoformat(), until=until_.isoformat(), limit=200)
     ids = {UUID(one) for told in (ledger.told[name] for name in newest) for one in told.event_ids}
     assert ids <= {UUID(one["id"]) for one in found}
     for one in ids:
