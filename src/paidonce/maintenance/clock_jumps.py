@@ -23,6 +23,7 @@ SCHEDULES: Final = {
         event_queue="notification_messages", run_at="next_attempt_at"
     ),
     "replays": _EARLIER.renamed(event_queue="replays", run_at="next_batch_at"),
+    "bans": QUERIES["ban_earlier"],
 }
 """Each table with times of the future, and the statement that makes them earlier."""
 

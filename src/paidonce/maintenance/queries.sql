@@ -174,6 +174,16 @@ SELECT (SELECT count(*) FROM gone) AS deleted,
 
 -- Clock jumps -------------------------------------------------------------------------------
 
+-- name: ban_earlier
+UPDATE bans
+   SET banned_at = banned_at - :step::interval, until = until - :step::interval, changed_at = now()
+ WHERE ctid = ANY (ARRAY(
+     SELECT ctid FROM bans
+      WHERE banned_at > now() + :tolerance::interval
+      LIMIT :limit
+        FOR UPDATE SKIP LOCKED))
+RETURNING 1 AS changed;
+
 -- name: schedule_earlier
 UPDATE event_queue SET run_at = run_at - :step::interval
  WHERE ctid = ANY (ARRAY(
