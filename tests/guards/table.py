@@ -741,7 +741,7 @@ GUARDS: Final = (
         "                event = source.provider.translate(delivery)\n"
         "                key = (source.id, key_digest(identity.key))\n"
         "                await self._group.submit(Incoming(\n"
-        "                    EventId(uuid7()), source, request, delivery, identity, key, event,\n"
+        "                    EventId(new_id()), source, request, delivery, identity, key, event,\n"
         "                    outcome))\n"
         "                raise\n",
         "tests/inbox/test_intake.py::test_a_forged_delivery_claims_no_key",
@@ -1155,7 +1155,7 @@ GUARDS: Final = (
         "INB-2",
         _INTAKE,
         'f"look:{item.identity.key}:{period}"',
-        'f"look:{item.identity.key}:{period}:{uuid7()}"',
+        'f"look:{item.identity.key}:{period}:{new_id()}"',
         f"{_DOOR}a_repeated_look_is_a_fresh_one_but_not_too_often[inline]",
         is_kin=True,
     ),

@@ -21,6 +21,7 @@ from paidonce.bootstrap.health import (
     add_metrics,
     add_probes,
 )
+from paidonce.bootstrap.readiness import Readiness
 from paidonce.bootstrap.rules import (
     check_settings,
     load_gateway,
@@ -56,6 +57,7 @@ from paidonce.processing.items import QueueName, Rules, Source
 from paidonce.queue.worker import MAX_BATCH, MAX_BYTES_IN_HAND, Worker
 from paidonce.reconciliation.worker import ReconciliationWorker
 from paidonce.replay.worker import ReplayWorker
+from paidonce.runtime.clock_watch import ClockWatch
 from paidonce.runtime.leader import Leader
 from paidonce.runtime.service import Service, Supervisor
 from paidonce.runtime.wakeup import Wakeup, WakeupReceiver, WakeupSender
@@ -119,31 +121,32 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
         stack.push_async_callback(services.wallet_commands.stop)
         stack.push_async_callback(bus.close)
         wakeup = Wakeup()
+        clock_watch = ClockWatch(database)
+        await clock_watch.compare()
         background = Supervisor(
-            *_background(settings, roles, database, rules, sources, bus, wakeup)
+            clock_watch, *_background(settings, roles, database, rules, sources, bus, wakeup)
         )
         await stack.enter_async_context(background.running())
         group = Group(database, rules, settings.server.max_waiting, wakeup)
+        is_queued = settings.server.mode == "queued"
         receiving = Supervisor()
         guard = await build_guard(settings, database, rules.routes) if Role.WEB in roles else None
         evidence = EvidenceLimits(
             EvidenceRoom(database, settings.limits, rules.routes),
             guard.guard.has_sent_to if guard else None,
         )
-        intake = Intake(group, database, sources, settings.server.mode == "queued", evidence)
+        intake = Intake(group, database, sources, is_queued, evidence, clock_watch)
         if guard is not None:
             group.start()
             stack.push_async_callback(group.stop)
             receiving.add(WakeupSender(database, wakeup), *guard.services)
             receiving.add(DroppedCounter(database, intake.dropped))
         await stack.enter_async_context(receiving.running())
-        health = HealthSource(
-            database,
-            services,
-            group if guard else None,
-            intake.sources,
-            (background, receiving),
+        readiness = Readiness(
+            database, *((group, partial(accept_bootstrap_key, services)) if guard else ())
         )
+        stack.push_async_callback(readiness.close)
+        health = HealthSource(services, readiness, intake.sources, (background, receiving))
         edge, asgi, admin = _build_api(settings, rules, health, intake, guard)
 
         def give_up() -> None:

@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel
 
-from paidonce.api.problems import CONTENT_TYPE
+from paidonce.api.problems import CONTENT_TYPE, RETRY_AFTER_S, Problem
 from paidonce.bootstrap.exposure import Exposure
+from paidonce.bootstrap.readiness import DETAILS, Readiness
 from paidonce.bootstrap.services import Services
 from paidonce.bus.model import BusStatus
+from paidonce.clock import CLOCK
 from paidonce.core.events import Code
 from paidonce.core.money import EXPONENTS
-from paidonce.db.pool import Database
-from paidonce.errors import DatabaseUnavailableError, PaidonceError
-from paidonce.inbox.group import Group
+from paidonce.errors import PaidonceError
+from paidonce.ids import new_id
 from paidonce.processing.items import Source
 from paidonce.runtime.service import Supervisor
 from paidonce.telemetry import metrics
@@ -64,8 +65,10 @@ class Health(BaseModel):
     errors: dict[str, int] | None = None
 
 
-class Readiness(BaseModel):
-    """Whether deliveries are accepted, and which background services fail and are restarted."""
+class ReadinessView(BaseModel):
+    """Deliveries can be committed; `degraded` names what else is wrong: background services that
+    fail and are restarted, `clock`. It says nothing about a single delivery.
+    """
 
     status: Literal["ready"] = "ready"
     degraded: list[str]
@@ -75,17 +78,10 @@ class Readiness(BaseModel):
 class HealthSource:
     """What the endpoints report on."""
 
-    database: Database
     services: Services
-    group: Group | None
+    readiness: Readiness
     sources: Mapping[str, Source]
     supervisors: Sequence[Supervisor] = ()
-
-    async def check(self) -> None:
-        """Raise DatabaseUnavailableError if deliveries cannot be accepted."""
-        await self.database.ping()
-        if self.group is not None and not self.group.is_running:
-            raise DatabaseUnavailableError("no flusher runs")
 
     @property
     def degraded(self) -> list[str]:
@@ -101,11 +97,16 @@ def add_probes(api: FastAPI, health: HealthSource) -> None:
         """Whether the process answers."""
         return {"status": "ok"}
 
-    @api.get("/readyz", tags=["health"], responses=_AWAY)
-    async def readyz() -> Readiness:
-        """Whether deliveries are accepted now."""
-        await health.check()
-        return Readiness(degraded=health.degraded)
+    @api.get("/readyz", tags=["health"], response_model=ReadinessView, responses=_AWAY)
+    async def readyz() -> Response:
+        """Whether deliveries can be committed now, and what else is wrong."""
+        reason = await health.readiness.reason()
+        degraded = health.degraded
+        if reason is None:
+            return JSONResponse(ReadinessView(degraded=degraded).model_dump())
+        problem = Problem(503, reason, DETAILS[reason], RETRY_AFTER_S)
+        body = problem.body(str(new_id()), degraded=degraded)
+        return Response(body, problem.status, problem.headers())
 
 
 def add_health(api: FastAPI, health: HealthSource, exposure: Exposure) -> None:
@@ -144,12 +145,10 @@ def add_bare_health(api: FastAPI, health: HealthSource) -> None:
 
 
 async def _status(health: HealthSource, answer: Response) -> Literal["ok", "unavailable"]:
-    try:
-        await health.check()
-    except PaidonceError:
-        answer.status_code = 503
-        return "unavailable"
-    return "ok"
+    if await health.readiness.reason() is None:
+        return "ok"
+    answer.status_code = 503
+    return "unavailable"
 
 
 def add_metrics(api: FastAPI, services: Services, exposure: Exposure) -> None:
@@ -232,6 +231,7 @@ async def _measured(services: Services) -> list[Metric]:
             {(reason,): number for reason, number in wallet_review.items()}
         ),
         metrics.DEAD_CALLBACKS.family({(): dead_callbacks}),
+        metrics.CLOCK_SKEW.family({(): CLOCK.offset_s}),
         *_measured_bus(bus),
     ]
 

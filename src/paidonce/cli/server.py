@@ -88,8 +88,11 @@ async def serve(
             # Every process receives and processes; one runs the maintenance.
             own_roles = roles if place.leads else roles - {Role.JANITOR}
             async with running(settings, own_roles) as app:
+                has_bootstrap_key = await accept_bootstrap_key(app.services)
                 if place.leads:
-                    await _prepare(app, settings, is_demo, listeners, roles, tell)
+                    has_key = has_bootstrap_key or Role.WEB not in roles
+                    key = None if has_key else await _first_key(app, settings)
+                    await _prepare(app, settings, is_demo, listeners, roles, key, tell)
                 await _serve_all(app, settings, listeners)
     finally:
         listeners.close()
@@ -318,16 +321,15 @@ async def _prepare(
     is_demo: bool,
     listeners: Listeners,
     roles: Set[Role],
+    key: str | None,
     tell: Callable[[str], None],
 ) -> None:
-    """Create the first key and the demo user, and print how to use the service."""
-    has_bootstrap_key = await accept_bootstrap_key(app.services)
+    """Create the demo user, and print how to use the service. `key` is a new one."""
     at = _url(listeners.public)
     admin_at = None if listeners.admin is None else _url(listeners.admin)
     if Role.WEB not in roles:
         _print_work(settings, at, admin_at, roles, tell)
         return
-    key = None if has_bootstrap_key else await _first_key(app, settings)
     if is_demo:
         await app.services.users.create(demo.EMAIL)
     for_operators = "API at /docs, metrics at /metrics"

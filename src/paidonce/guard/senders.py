@@ -4,10 +4,10 @@ All questions are answered from memory. A background service exchanges it with t
 unavailable database delays no delivery.
 """
 
-import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
+from paidonce.clock import CLOCK
 from paidonce.core.events import SourceId
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
@@ -95,13 +95,13 @@ class VerifiedSenders:
         self._latest_s: Bounded[str, float] = Bounded()  # of any source
         self._verified_s: Bounded[Sender, float] = Bounded()
         self._unsaved: Bounded[Sender, None] = Bounded()
-        self._since = datetime.now(UTC) - timedelta(days=VERIFIED_DAYS)
+        self._since = CLOCK.now() - timedelta(days=VERIFIED_DAYS)
 
     def add(self, address: str, source_id: SourceId) -> bool:
         """Record a verified delivery; returns whether it is the first today."""
         sender = address, source_id
         seen_s = self._verified_s.get(sender)
-        now_s = time.time()
+        now_s = CLOCK.now_s()
         if seen_s is not None and now_s - seen_s < _DAY_S:
             return False
         self._put(sender, now_s)
@@ -131,15 +131,15 @@ class VerifiedSenders:
             )
             for sender in unsaved:
                 self._unsaved.pop(sender, None)
-        rows = await QUERIES["verified_senders"].rows(
-            connection, since=self._since, limit=MAX_ENTRIES
-        )
+        since = min(self._since, CLOCK.now() - OVERLAP)  # the clock may have been set back
+        rows = await QUERIES["verified_senders"].rows(connection, since=since, limit=MAX_ENTRIES)
         for row in reversed(rows):  # the oldest first
             sender, verified_s = (row["address"], row["source_id"]), row["verified_at"].timestamp()
             if verified_s > self._verified_s.get(sender, 0.0):
                 self._put(sender, verified_s)
-            self._since = max(self._since, row["verified_at"] - OVERLAP)
+            since = max(since, row["verified_at"] - OVERLAP)
+        self._since = since
 
 
 def _is_recent(verified_s: float | None) -> bool:
-    return verified_s is not None and time.time() - verified_s < VERIFIED_DAYS * _DAY_S
+    return verified_s is not None and CLOCK.now_s() - verified_s < VERIFIED_DAYS * _DAY_S

@@ -12,10 +12,10 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
-from uuid_utils.compat import uuid7
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from paidonce.api.problems import Problem, ProblemError
+from paidonce.ids import new_id
 from paidonce.inbox.capacity import OVERLOADED, Capacity
 from paidonce.inbox.edge import TOO_SLOW, WebhookResponse
 from paidonce.inbox.framing import INVALID, Framing, RequestLimits
@@ -319,7 +319,7 @@ class GuardedConnection(HttpToolsProtocol):
 
 
 def _response(problem: Problem) -> WebhookResponse:
-    return WebhookResponse(problem.status, problem.headers(), problem.body(str(uuid7())))
+    return WebhookResponse(problem.status, problem.headers(), problem.body(str(new_id())))
 
 
 def raw(answer: WebhookResponse, keep_alive: bool) -> bytes:

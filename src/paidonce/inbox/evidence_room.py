@@ -8,10 +8,10 @@ push out what a gateway sends under a secret that is not configured yet.
 import asyncio
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
+from paidonce.clock import CLOCK
 from paidonce.core.notifications import NotificationKind
 from paidonce.db.pool import Database
 from paidonce.db.queries import load_queries
@@ -87,7 +87,7 @@ class EvidenceRoom:
         """Log and notify it, once a day in all processes."""
         setting = f"limits.evidence_{room}_mb"
         details = {"room": room, "setting": setting, "mb": limit // MB}
-        told = Notification(NotificationKind.EVIDENCE, datetime.now(UTC), details=details)
+        told = Notification(NotificationKind.EVIDENCE, CLOCK.now(), details=details)
         async with self._database.transaction() as connection:
             if await QUERIES["tell_evidence_room_full"].value(connection, room=room) is None:
                 return

@@ -3,16 +3,15 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Final
 
-from uuid_utils.compat import uuid7
-
 from paidonce import errors
+from paidonce.clock import CLOCK
 from paidonce.core.events import DEFERRED, EventId, EventType, Outcome, PaymentEvent, SourceId
 from paidonce.db.pool import Database
 from paidonce.guard.addresses import sender_unit
+from paidonce.ids import new_id
 from paidonce.inbox.confirmation import approve
 from paidonce.inbox.evidence import MAX_REMEMBERED, EvidenceLimits, StoredOnce
 from paidonce.inbox.evidence_room import EvidenceRoom
@@ -37,6 +36,7 @@ from paidonce.providers.contract import (
 from paidonce.providers.parsing import without_unstorable_escapes
 from paidonce.queue.senders import find_turn
 from paidonce.runtime.bounded import Bounded
+from paidonce.runtime.clock_watch import ClockWatch
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.settings import LimitsSettings
 from paidonce.statistics.counting import DroppedDeliveries
@@ -70,6 +70,7 @@ class Intake:
         sources: Mapping[str, Source],
         is_queued: bool,
         evidence: EvidenceLimits | None = None,
+        clock_watch: ClockWatch | None = None,
     ) -> None:
         self._group = group
         self._database = database
@@ -79,6 +80,7 @@ class Intake:
         self._malformed = StoredOnce()
         self._arriving: Counter[tuple[SourceId, str]] = Counter()
         self._contradictions: Bounded[bytes, _Contradiction] = Bounded(MAX_REMEMBERED)
+        self._clock_watch = clock_watch or ClockWatch(database)
         self.dropped = DroppedDeliveries()
         self.sources = sources
 
@@ -92,8 +94,10 @@ class Intake:
         rejected if it cannot be stored, so the gateway sends it again.
         """
         metrics.bound(metrics.RECEIVED, *source.labels).inc()
-        delivery = Delivery(headers, body, datetime.now(UTC))
-        event_id = EventId(uuid7())
+        if not CLOCK.is_certain:  # no delivery is judged by a wrong time
+            await self._clock_watch.be_certain()
+        delivery = Delivery(headers, body, CLOCK.now())
+        event_id = EventId(new_id())
         is_authentic = False
         try:
             source.provider.verify(delivery)
@@ -303,7 +307,7 @@ def _renamed(item: Incoming, key: str) -> Incoming:
     """The same delivery as another event, without a nonce and not counted as a delivery."""
     return replace(
         item,
-        event_id=EventId(uuid7()),
+        event_id=EventId(new_id()),
         identity=replace(item.identity, key=key, nonce=None),
         key=(item.source.id, key_digest(key)),
         forced_outcome=DEFERRED,

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
 from paidonce.audit import store as audit_store
+from paidonce.clock import CLOCK
 from paidonce.core.accept import AcceptRequest
 from paidonce.core.actors import Actor
 from paidonce.core.events import PaymentId, UserId
@@ -117,7 +118,7 @@ class PaymentService:
         if payment.currency is None:
             raise nothing_captured(payment_id)
         amount = _refund_amount(refund.amount, payment.currency)
-        now = datetime.now(UTC)
+        now = CLOCK.now()
         at = refund.occurred_at or now
         if at > now + MAX_AHEAD:
             raise InvalidRequestError("occurred_at: give the time at which it was made, not later")

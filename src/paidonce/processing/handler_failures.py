@@ -7,9 +7,9 @@ are tried for days, and all of them soon after it has worked again, in whatever 
 import inspect
 import traceback
 from collections.abc import Collection
-from datetime import UTC, datetime
 from typing import Any, Final
 
+from paidonce.clock import CLOCK
 from paidonce.core.input import storable
 from paidonce.core.notifications import NotificationKind
 from paidonce.core.problems import blocked_on_handler
@@ -72,7 +72,7 @@ async def record_failure(
     log.error("handler_failing", **details)
     notification = Notification(
         NotificationKind.HANDLER_FAILING,
-        datetime.now(UTC),
+        CLOCK.now(),
         source,
         item.event_id if isinstance(item, QueuedEvent) else None,
         details=clean(details),

@@ -18,6 +18,7 @@ from uuid import UUID
 
 import structlog
 
+from paidonce.clock import CLOCK
 from paidonce.core.events import Code
 from paidonce.core.masking import Masker
 from paidonce.settings import METRICS_FOLDER, LogSettings
@@ -279,7 +280,7 @@ def _count_dropped(number: int) -> None:
 
 def _dropped_line(number: int) -> bytes:
     line = {
-        "timestamp": datetime.now(UTC),
+        "timestamp": CLOCK.now(),
         "level": "warning",
         "event": "log_lines_dropped",
         "lines": number,

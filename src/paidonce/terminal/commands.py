@@ -12,6 +12,7 @@ import typer
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from paidonce.clock import CLOCK
 from paidonce.core.input import to_utc
 from paidonce.errors import ConfigurationError, InvalidRequestError
 from paidonce.terminal.output import Columns, print_fields, show
@@ -108,7 +109,7 @@ def parse_time(option: str, text: str | None) -> datetime | None:
         return None
     if ago := _AGO.fullmatch(text):
         unit = {"d": "days", "h": "hours"}[ago[2]]
-        return datetime.now(UTC) - timedelta(**{unit: int(ago[1])})
+        return CLOCK.now() - timedelta(**{unit: int(ago[1])})
     try:
         time = datetime.fromisoformat(text)
         return to_utc(time if time.tzinfo else time.replace(tzinfo=UTC))
