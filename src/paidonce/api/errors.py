@@ -10,7 +10,7 @@ from uuid_utils.compat import uuid7
 
 from paidonce.api.problems import INTERNAL, Problem, ProblemError, problem_of
 from paidonce.core.masking import Masker
-from paidonce.errors import PaidonceError
+from paidonce.errors import PaidonceError, meant_value
 from paidonce.telemetry import logger
 
 log = logger(__name__)
@@ -61,5 +61,6 @@ def _problem(error: Exception) -> Problem:
 def _complaints(error: RequestValidationError) -> list[str]:
     return [
         f"{'.'.join(str(part) for part in one['loc'][1:]) or 'body'}: {one['msg']}"
+        f"{meant_value(one.get('input'), one.get('ctx', {}).get('expected'))}"
         for one in error.errors()
     ]
