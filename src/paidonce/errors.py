@@ -3,12 +3,31 @@
 Errors do not depend on HTTP; `api/problems.py` maps them to statuses.
 """
 
+import difflib
 import re
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import ClassVar, Final
 
 LONGEST_RETRY: Final = timedelta(days=30)  # until the next call of a handler
 _OWN_CODE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+
+
+LONGEST_NAME: Final = 100
+"""Longer names are not compared with those that exist."""
+
+
+def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+    """The end of an error about a wrong name: the name that was meant, if one is similar."""
+    similar = difflib.get_close_matches(wrong[:LONGEST_NAME], known, n=1)
+    return f"; did you mean {similar[0]}?" if similar else ""
+
+
+def meant_value(wrong: object, expected: object) -> str:
+    """The same for a value, with pydantic's list of what it expected."""
+    if not isinstance(wrong, str) or not isinstance(expected, str):
+        return ""
+    return did_you_mean(wrong, re.findall(r"'([^']*)'", expected))
 
 
 class PaidonceError(Exception):

@@ -78,3 +78,22 @@ def test_the_scope_is_checked_first(shared: Shared) -> None:
     made = paidonce(shared.service.folder, "keys", "create", "--name", "r", "--scope", "read")
     reply = shared.service.api("POST", "/users?stauts=1", {"email": "a"}, key=made.stdout.strip())
     assert is_problem(reply, 403)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "meant"),
+    [
+        ("GET", "/api/v1/payments?stauts=PAID", "status"),
+        ("GET", "/api/v1/events?status=PROCESED", "PROCESSED"),
+        ("POST", "/webhooks/paymnts/test", "payments"),
+    ],
+)
+def test_a_wrong_name_suggests_the_right_one(
+    shared: Shared, method: str, path: str, meant: str
+) -> None:
+    """OPS-10 USE-3: to operators; senders learn no name."""
+    key = {"authorization": f"Bearer {shared.service.key}", "content-type": "application/json"}
+    body = b'{"amount": "1.00"}' if method == "POST" else None
+    reply = shared.service.request(method, path, body, key)
+    assert reply.json["detail"].endswith(f"; did you mean {meant}?"), reply
+    assert b"did you mean" not in shared.service.request("POST", "/webhooks/paymnts", b"{}").body

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 
 from paidonce.api.problems import INTERNAL, Problem, ProblemError, problem_of
 from paidonce.core.masking import Masker
-from paidonce.errors import PaidonceError
+from paidonce.errors import PaidonceError, meant_value
 from paidonce.ids import new_id
 from paidonce.telemetry import logger
 
@@ -61,5 +61,6 @@ def _problem(error: Exception) -> Problem:
 def _complaints(error: RequestValidationError) -> list[str]:
     return [
         f"{'.'.join(str(part) for part in one['loc'][1:]) or 'body'}: {one['msg']}"
+        f"{meant_value(one.get('input'), one.get('ctx', {}).get('expected'))}"
         for one in error.errors()
     ]

@@ -14,6 +14,7 @@ from starlette.types import Scope as AsgiScope
 
 from paidonce.api.problems import Problem, ProblemError
 from paidonce.core.actors import Actor, Scope
+from paidonce.errors import did_you_mean
 
 _BEARER = HTTPBearer(auto_error=False, description="An API key: `po_…`")
 NO_KEY: Final = Problem(401, "UNAUTHENTICATED", "Send a valid API key: Authorization: Bearer po_…")
@@ -66,7 +67,8 @@ def reject_unknown_parameters(request: Request) -> None:
     unknown = [name for name in request.query_params if name not in known]
     if unknown:
         there_are = f"there are {', '.join(sorted(known))}" if known else "there are none"
-        detail = f"{unknown[0]}: this call has no such query parameter; {there_are}."
+        hint = did_you_mean(unknown[0], known) or "."
+        detail = f"{unknown[0]}: this call has no such query parameter; {there_are}{hint}"
         raise ProblemError(Problem(400, "INVALID_REQUEST", detail))
 
 

@@ -13,7 +13,7 @@ from paidonce.core.orders import Kind
 from paidonce.core.plans import Plan, plan_book
 from paidonce.core.retry import RetryPolicy
 from paidonce.db.pool import Database, explain_missing_privileges
-from paidonce.errors import ConfigurationError, InvalidMoneyError
+from paidonce.errors import ConfigurationError, InvalidMoneyError, did_you_mean
 from paidonce.guard.setup import check_limits, load_addresses
 from paidonce.hooks.registry import Handlers, import_handlers, registered_handlers
 from paidonce.keys.pepper import load_pepper
@@ -125,9 +125,10 @@ def load_gateway(settings: Settings) -> Gateway | None:
     if chosen.gateway_url is None:
         return None
     if chosen.source not in settings.sources:
+        hint = did_you_mean(chosen.source or "", settings.sources)
         raise ConfigurationError(
             f"payouts.source = {chosen.source!r}: there is no such source; name the one "
-            "whose webhooks are the gateway's callbacks"
+            f"whose webhooks are the gateway's callbacks{hint}"
         )
     return Gateway(chosen, next(_gateway_keys(settings), None))
 

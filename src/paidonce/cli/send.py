@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from paidonce.clock import CLOCK
-from paidonce.errors import ConfigurationError, PaidonceError
+from paidonce.errors import ConfigurationError, PaidonceError, did_you_mean
 from paidonce.providers import load_providers
 from paidonce.providers.contract import TEST_HEADER, Delivery, Provider, SampleEvent
 from paidonce.providers.samples import STATUSES, new_sample, omitted_fields
@@ -64,7 +64,8 @@ def send(
     provider = load_providers(settings).get(name)
     if provider is None:
         known = ", ".join(settings.sources)
-        raise ConfigurationError(f"--source {name}: unknown source; the sources are {known}")
+        hint = did_you_mean(name, settings.sources)
+        raise ConfigurationError(f"--source {name}: unknown source; the sources are {known}{hint}")
     if provider.samples_are_process_local:
         raise ConfigurationError(
             f"--source {name}: only the service itself can sign for {provider.name}; "

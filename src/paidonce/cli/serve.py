@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from paidonce.errors import ConfigurationError
+from paidonce.errors import ConfigurationError, did_you_mean
 from paidonce.settings import METRICS_FOLDER, Role
 from paidonce.terminal.commands import Json
 from paidonce.terminal.output import Columns, print_table, show, stderr
@@ -114,7 +114,9 @@ def _roles(names: str) -> frozenset[Role]:
     known = set(Role)
     if not chosen or not chosen <= known:
         unknown = ", ".join(sorted(chosen - known)) or "none"
-        raise ConfigurationError(f"--roles {names}: {unknown}; the roles are {', '.join(Role)}")
+        hint = did_you_mean(unknown, Role)
+        roles = ", ".join(Role)
+        raise ConfigurationError(f"--roles {names}: {unknown}; the roles are {roles}{hint}")
     return frozenset(map(Role, chosen))
 
 

@@ -28,7 +28,7 @@ from paidonce.core.orders import Order
 from paidonce.core.payments import Payment
 from paidonce.core.state import Applied, Decision, Reinstated, Reversed
 from paidonce.db.queries import Connection
-from paidonce.errors import ConfigurationError
+from paidonce.errors import ConfigurationError, did_you_mean
 
 ENTRY_POINTS: Final = "paidonce.handlers"
 DEFAULT_TIMEOUT_S: Final = 10.0
@@ -101,7 +101,8 @@ def on(name: str) -> Callable[[Decorated], Decorated]:
     """
     if name not in frozenset(HookType):
         names = ", ".join(HookType)
-        raise ConfigurationError(f"on({name!r}): there is no such name; names are {names}")
+        hint = did_you_mean(name, HookType)
+        raise ConfigurationError(f"on({name!r}): there is no such name; names are {names}{hint}")
 
     def register(handler: Decorated) -> Decorated:
         if not any(map(inspect.iscoroutinefunction, (handler, type(handler).__call__))):

@@ -2,6 +2,7 @@
 
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Final
 
 from fastapi import FastAPI, Request
@@ -9,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from paidonce.api.problems import Problem, ProblemError
 from paidonce.core.input import Reference, Text
-from paidonce.errors import ConfigurationError, InvalidRequestError, NotFoundError
+from paidonce.errors import ConfigurationError, InvalidRequestError, NotFoundError, did_you_mean
 from paidonce.guard.addresses import parse_address
 from paidonce.ids import new_id
 from paidonce.inbox.edge import NO_SOURCE, PREFIX, SAMPLES, TESTS_REJECTED, ack_word
@@ -79,7 +80,8 @@ def add_sample_webhooks(
             raise ProblemError(TESTS_ARE_LOCAL)
         wanted = intake.sources.get(source)
         if wanted is None:
-            raise ProblemError(NO_SOURCE)
+            hint = did_you_mean(source, intake.sources) or "."
+            raise ProblemError(replace(NO_SOURCE, detail=f"There is no such source{hint}"))
         sample = await _sample(orders, wanted, body)
         address = request.client.host if request.client else None
         arrived = items.Request(str(new_id()), address, time.monotonic(), is_test=True)

@@ -15,7 +15,7 @@ from yarl import URL
 from paidonce.clock import CLOCK
 from paidonce.core.email import is_email
 from paidonce.core.notifications import NotificationKind
-from paidonce.errors import ConfigurationError, NotificationSendError
+from paidonce.errors import ConfigurationError, NotificationSendError, did_you_mean
 from paidonce.ids import new_id
 from paidonce.notifications.digest import compose_test, render_text
 from paidonce.notifications.mail import MailSender, parse_smtp_url
@@ -153,7 +153,8 @@ def _about(key: str, settings: NotificationSettings) -> frozenset[NotificationKi
     kinds = ", ".join(NotificationKind)
     for one in settings.about:
         if one not in set(NotificationKind):
-            raise ConfigurationError(f"{key}.about = {one!r}: unknown kind; use {kinds}")
+            hint = did_you_mean(one, NotificationKind)
+            raise ConfigurationError(f"{key}.about = {one!r}: unknown kind; use {kinds}{hint}")
     if not settings.about:
         raise ConfigurationError(f"{key}.about = []: give at least one of {kinds}")
     return frozenset(map(NotificationKind, settings.about))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from paidonce.errors import ConfigurationError
+from paidonce.errors import ConfigurationError, did_you_mean
 from paidonce.terminal.commands import Commands, Json
 from paidonce.terminal.output import columns, show
 from paidonce.terminal.session import Config, load_command_settings, run
@@ -42,8 +42,10 @@ def send_test_messages(
             'kind = "slack" and url = "env:SLACK_URL"'
         )
     if channel is not None and channel not in channels:
-        names = ", ".join(channels)
-        raise ConfigurationError(f"--channel {channel}: there is no such channel; use {names}")
+        names, hint = ", ".join(channels), did_you_mean(channel, channels)
+        raise ConfigurationError(
+            f"--channel {channel}: there is no such channel; use {names}{hint}"
+        )
     chosen = [one for name, one in channels.items() if channel in (None, name)]
 
     async def send_all() -> "list[ChannelTest]":

@@ -10,7 +10,7 @@ from paidonce.core.money import Money, money
 from paidonce.core.orders import Kind, Order
 from paidonce.db.paging import MAX_PAGE, Page
 from paidonce.db.pool import Database
-from paidonce.errors import InvalidMoneyError, InvalidRequestError, NotFoundError
+from paidonce.errors import InvalidMoneyError, InvalidRequestError, NotFoundError, did_you_mean
 from paidonce.ids import new_id
 from paidonce.linking import store as linking_store
 from paidonce.linking.linker import Linker
@@ -147,7 +147,9 @@ class OrderService:
         known = {source.name: source.id for source in self._rules.sources.values()}
         for name in names:
             if name not in known:
-                raise InvalidRequestError(f"sources: there is no source {name!r}")
+                raise InvalidRequestError(
+                    f"sources: there is no source {name!r}{did_you_mean(name, known)}"
+                )
         return tuple(known[name] for name in names)
 
 

@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 from typing import Final
 
 from paidonce.core.masking import is_secret_name
-from paidonce.errors import ConfigurationError
+from paidonce.errors import ConfigurationError, did_you_mean
 from paidonce.providers.contract import Provider, ProviderConfig
 from paidonce.settings import Settings, SourceSettings
 from paidonce.settings.secrets import resolve_secret
@@ -78,6 +78,7 @@ def _find(provider: str, key: str) -> Configure:
         known = ", ".join(sorted({*REGISTRY, *plugins}))
         raise ConfigurationError(
             f"{key}.provider = {provider!r}: there is no such provider; known are {known}"
+            f"{did_you_mean(provider, {*REGISTRY, *plugins})}"
         )
     configure: Configure = plugins[provider].load()
     return configure

@@ -23,6 +23,7 @@ from paidonce.errors import (
     GatewayUnreachableError,
     InvalidMoneyError,
     MalformedError,
+    did_you_mean,
 )
 from paidonce.providers.parsing import parse_form, parse_object
 from paidonce.settings.secrets import resolve_secret
@@ -189,6 +190,7 @@ class ProviderConfig:
                 others = ", ".join(sorted(known)) or "none"
                 raise ConfigurationError(
                     f"{self.key}.{option}: this provider has no such setting; its own are {others}"
+                    f"{did_you_mean(option, known)}"
                 )
 
 

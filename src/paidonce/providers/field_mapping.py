@@ -21,7 +21,7 @@ import orjson
 
 from paidonce.core.events import Code, EventType, ExternalId, Ignored, PaymentEvent
 from paidonce.core.money import money
-from paidonce.errors import ConfigurationError, InvalidRequestError, MalformedError
+from paidonce.errors import ConfigurationError, InvalidRequestError, MalformedError, did_you_mean
 from paidonce.providers import contract, read
 from paidonce.providers.fields import EventFields, canonical, external_ids
 
@@ -299,7 +299,10 @@ def load_mapping(
     fields, meanings, defaults = config.table("fields"), config.table("types"), dict(locations)
     for name in fields.options:
         if name not in FIELDS:
-            raise fields.invalid(name, f"there is no such field; known are {', '.join(FIELDS)}")
+            hint = did_you_mean(name, FIELDS)
+            raise fields.invalid(
+                name, f"there is no such field; known are {', '.join(FIELDS)}{hint}"
+            )
     for name, minor in _MINOR.items():
         if {name, minor} <= fields.options.keys():
             raise ConfigurationError(f"{fields.key}.{minor}: {name} is given too; give one of them")

@@ -11,7 +11,7 @@ from paidonce.clock import CLOCK
 from paidonce.core.actors import Actor
 from paidonce.db.paging import Page, page_of
 from paidonce.db.pool import Database
-from paidonce.errors import InvalidRequestError, NotFoundError
+from paidonce.errors import InvalidRequestError, NotFoundError, did_you_mean
 from paidonce.ids import new_id
 from paidonce.processing.items import Rules, Source
 from paidonce.reconciliation import model, store
@@ -101,7 +101,9 @@ class ReconciliationService:
     def _source(self, name: str) -> Source:
         sources = {source.name: source for source in self._rules.sources.values()}
         if name not in sources:
-            raise NotFoundError(f"there is no source {name}; known are {', '.join(sources)}")
+            known = ", ".join(sources)
+            hint = did_you_mean(name, sources)
+            raise NotFoundError(f"there is no source {name}; known are {known}{hint}")
         provider = sources[name].provider
         if provider.statement_api() is None:
             raise InvalidRequestError(

@@ -16,7 +16,7 @@ from paidonce.core.events import EventId, EventStatus
 from paidonce.db.paging import ListQuery, Page, page_of
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
-from paidonce.errors import ConflictError, InvalidRequestError, NotFoundError
+from paidonce.errors import ConflictError, InvalidRequestError, NotFoundError, did_you_mean
 from paidonce.events import model as events_model
 from paidonce.events.model import DeadLetterFilter, EventFilter
 from paidonce.events.service import EventService
@@ -123,7 +123,8 @@ class ReplayService:
             )
         names = [source.name for source in self._rules.sources.values()]
         if events.source is not None and events.source not in names:
-            raise InvalidRequestError(f"filter.source: there is no source {events.source!r}")
+            hint = did_you_mean(events.source, names)
+            raise InvalidRequestError(f"filter.source: there is no source {events.source!r}{hint}")
 
     async def _wait(self, replay_id: ReplayId, wait_s: float) -> Replay:
         """The replay when it has ended, or after the wait."""

@@ -2,14 +2,16 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsError
 
-from paidonce.errors import ConfigurationError
+from paidonce.errors import ConfigurationError, did_you_mean, meant_value
 from paidonce.settings import Settings
 
 CONFIG_FILE: Final = "paidonce.toml"
@@ -63,9 +65,10 @@ def _refuse_unknown_variables() -> None:
             continue
         if variable.partition("__")[0] not in sections:
             known = ", ".join(sorted(sections))
+            hint = did_you_mean(variable.partition("__")[0], sections)
             raise ConfigurationError(
                 f"{variable}: there is no such setting; names are PAIDONCE_SECTION__KEY, "
-                f"beginning with one of {known}"
+                f"beginning with one of {known}{hint}"
             )
 
 
@@ -75,7 +78,31 @@ def _explained(error: ValidationError) -> Iterator[str]:
         value = one.get("input")
         is_shown = one["type"] not in ("missing", "extra_forbidden")
         shown = f" = {_shown(key, value, one['type'])}" if is_shown else ""
-        yield f"{key}{shown}: {_remedy(one['type'], one['msg'], value)}"
+        yield f"{key}{shown}: {_remedy(one['type'], one['msg'], value)}{_hint(one)}"
+
+
+def _hint(one: ErrorDetails) -> str:
+    """The name that was probably meant, of a setting or of a value."""
+    if one["type"] == "extra_forbidden":
+        return did_you_mean(str(one["loc"][-1]), _names_at(one["loc"][:-1]))
+    return meant_value(one.get("input"), one.get("ctx", {}).get("expected"))
+
+
+def _names_at(place: Sequence[str | int]) -> list[str]:
+    """The settings that there are at this place, such as in `server` or `plans.monthly`."""
+    annotation: Any = Settings
+    for part in place:
+        fields = _fields(annotation)
+        # A table with names of the user's own, such as `plans`, has models as its values.
+        annotation = fields[str(part)].annotation if str(part) in fields else annotation
+    return [field.alias or name for name, field in _fields(annotation).items()]
+
+
+def _fields(annotation: Any) -> Mapping[str, FieldInfo]:
+    """The fields of a model, or of the model that is inside of a type."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation.model_fields
+    return next((fields for one in get_args(annotation) if (fields := _fields(one))), {})
 
 
 def _remedy(kind: str, message: str, value: object) -> str:

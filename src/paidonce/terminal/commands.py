@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, Optional, TypeVar, get_args
@@ -14,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from paidonce.clock import CLOCK
 from paidonce.core.input import to_utc
-from paidonce.errors import ConfigurationError, InvalidRequestError
+from paidonce.errors import ConfigurationError, InvalidRequestError, did_you_mean
 from paidonce.terminal.output import Columns, print_fields, show
 from paidonce.terminal.session import Config, operate
 
@@ -132,8 +133,24 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
         annotation: Any = Annotated[kind, typer.Option(*names, help=field.description)]
         return _parameter(name, inspect.Parameter.empty, annotation)
     default = None if field.default is None else field.get_default()
-    annotation = Annotated[Optional[kind], typer.Option(*names, help=field.description)]  # noqa: UP045
+    choices = _choices(kind) if isinstance(kind, type) and issubclass(kind, Enum) else {}
+    option = typer.Option(*names, help=field.description, **choices)
+    annotation = Annotated[Optional[kind], option]  # noqa: UP045
     return _parameter(name, default, annotation)
+
+
+def _choices(kind: type[Enum]) -> dict[str, Any]:
+    """How an option reads one of these values; an error suggests the one that was meant."""
+    values = [str(one.value) for one in kind]
+
+    def choice(text: str) -> Enum:
+        try:
+            return kind(text)
+        except ValueError:
+            hint = did_you_mean(text, values) or did_you_mean(text.upper(), values)
+            raise typer.BadParameter(f"{text!r}: use one of {', '.join(values)}{hint}") from None
+
+    return {"parser": choice, "metavar": f"[{'|'.join(values)}]"}
 
 
 def _plain_type(field: FieldInfo) -> Any:
