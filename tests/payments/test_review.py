@@ -167,6 +167,8 @@ def test_an_acceptance_shows_who_accepted_what_for_which_order(shop: Shop) -> No
     assert accepted == {"reason": "a coupon", "amount": "1.00", "for": f"order:{reference}"}
     repeated = shop.act(payment, "accept", {"reason": "another reason"})
     assert (repeated.http, repeated.json["accepted"]["reason"]) == (200, "a coupon")
+    trail = [(one["action"], one["reason"]) for one in repeated.json["trail"]]
+    assert trail == [("payment_accepted", "a coupon")], "who accepted it, once"
     refund = {"refund_id": shop.name("refund"), "amount": "1.00", "reason": "returned"}
     assert shop.act(payment, "refunds", refund).json["status"] == "REFUNDED"
     assert shop.act(payment, "accept", {"reason": "a coupon"}).http == 200

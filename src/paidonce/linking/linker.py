@@ -184,7 +184,7 @@ class Linker:
             if link.refund is not None:
                 await self._lock_refund(connection, payment_id, link.refund)
             processed = await hook_calls.process_with_hooks(connection, reapply, rules)
-            if not _has_rest(processed) and (link.refund is None or _has_changed(processed)):
+            if not _has_rest(processed) and (not link.is_once or _has_changed(processed)):
                 (result,) = processed.results
                 entries = _link_entries(result, actor, action, reason, details)
                 await record_entries(connection, entries)

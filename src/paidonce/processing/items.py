@@ -193,6 +193,11 @@ class Link:
     is_for_refund: bool | None = None  # True marks it for refund, False removes the mark
     refund: OperatorRefund | None = None
 
+    @property
+    def is_once(self) -> bool:
+        """Whether a repeat, which changes nothing, is no action of its own."""
+        return self.refund is not None or self.accept is not None
+
 
 def apply_link(state: State, payment: Payment, link: Link, now: datetime) -> Payment:
     """The payment after the instruction. Raises ConflictError, UnprocessableRequestError."""
