@@ -1,4 +1,4 @@
-"""Unsigned deliveries: who is looked up first, and how much of one sender waits (SEC-9)."""
+"""Unsigned deliveries: who is looked up first, and how much of one sender waits (SEC-12)."""
 
 import asyncio
 import time
@@ -118,7 +118,7 @@ async def door(shop: Stage) -> AsyncIterator[Door]:
 
 
 async def test_what_exists_and_proven_senders_go_before_strangers(door: Door) -> None:
-    """SEC-9: in this order, and decided when it is queued."""
+    """SEC-12: in this order, and decided when it is queued."""
     await door.order("o-1")
     known = await door.deliver("p-1", GATEWAY, order="o-1")
     assert await door.lane(known) is Lane.KNOWN
@@ -131,7 +131,7 @@ async def test_what_exists_and_proven_senders_go_before_strangers(door: Door) ->
 
 
 async def test_an_honest_payment_waits_for_no_invented_one(door: Door) -> None:
-    """SEC-9: whatever number came before it."""
+    """SEC-12: whatever number came before it."""
     await door.prove(GATEWAY)
     for number in range(40):
         name = f"invented-{number}"
@@ -149,7 +149,7 @@ async def test_an_honest_payment_waits_for_no_invented_one(door: Door) -> None:
 
 
 async def test_of_one_stranger_only_so_much_waits(door: Door) -> None:
-    """SEC-9 SEC-8: nothing of the rest is stored; others are not affected."""
+    """SEC-12 SEC-8: nothing of the rest is stored; others are not affected."""
     for number in range(MAX_OF_STRANGER):
         await door.deliver(f"p-{number}", ATTACKER)
     with pytest.raises(SenderQueueFullError):
@@ -163,7 +163,7 @@ async def test_of_one_stranger_only_so_much_waits(door: Door) -> None:
 
 
 async def test_concurrent_deliveries_do_not_exceed_the_limit(door: Door) -> None:
-    """SEC-9"""
+    """SEC-12"""
     found = await asyncio.gather(
         *(door.deliver(f"p-{number}", ATTACKER) for number in range(2 * MAX_OF_STRANGER)),
         return_exceptions=True,
@@ -175,7 +175,7 @@ async def test_concurrent_deliveries_do_not_exceed_the_limit(door: Door) -> None
 
 
 async def test_a_proven_sender_is_not_cut_off(door: Door) -> None:
-    """SEC-9: the gateway itself, after an outage of its API."""
+    """SEC-12: the gateway itself, after an outage of its API."""
     await door.prove(GATEWAY)
     for number in range(MAX_OF_STRANGER + 5):
         await door.deliver(f"p-{number}", GATEWAY)
@@ -184,7 +184,7 @@ async def test_a_proven_sender_is_not_cut_off(door: Door) -> None:
 
 
 async def test_listed_senders_are_proven(door: Door) -> None:
-    """SEC-9 SEC-2: nobody else can deliver to the source."""
+    """SEC-12 SEC-2: nobody else can deliver to the source."""
     source = replace(door.stage.source, is_restricted=True)
     request = Request("request", GATEWAY, time.monotonic())
     result = await door.intake.receive(source, SIGNED, looks("p"), request)
@@ -192,7 +192,7 @@ async def test_listed_senders_are_proven(door: Door) -> None:
 
 
 async def test_a_network_is_one_sender(door: Door) -> None:
-    """SEC-9: the /64 of an IPv6 address; and a Unix socket is one, too."""
+    """SEC-12: the /64 of an IPv6 address; and a Unix socket is one, too."""
     for number in range(MAX_OF_STRANGER):
         await door.deliver(f"p-{number}", f"2001:db8:1:2::{number:x}")
     with pytest.raises(SenderQueueFullError):
@@ -202,7 +202,7 @@ async def test_a_network_is_one_sender(door: Door) -> None:
 
 
 async def test_what_one_stranger_sends_is_due_one_after_the_other(door: Door) -> None:
-    """SEC-9: so that it does not go before what others send later."""
+    """SEC-12: so that it does not go before what others send later."""
     for number in range(5):
         await door.deliver(f"p-{number}", ATTACKER)
     await door.deliver("other", "203.0.113.5")
@@ -216,7 +216,7 @@ async def test_what_one_stranger_sends_is_due_one_after_the_other(door: Door) ->
 
 
 async def test_invented_ids_count_against_their_sender(door: Door) -> None:
-    """SEC-9: it is a stranger then, whatever it names, until the gateway confirms news from it."""
+    """SEC-12: it is a stranger then, whatever it names, until the gateway confirms news from it."""
     await door.order("o-1")
     await door.invent(ATTACKER, MAX_WRONG)
     assert await door.lane(await door.deliver("p-1", ATTACKER, order="o-1")) is Lane.STRANGER
@@ -226,7 +226,7 @@ async def test_invented_ids_count_against_their_sender(door: Door) -> None:
 
 
 async def test_who_paid_once_cannot_invent_without_end(door: Door) -> None:
-    """SEC-9: and a payment that is known already proves nothing."""
+    """SEC-12: and a payment that is known already proves nothing."""
     await door.prove(ATTACKER)
     await door.invent(ATTACKER, MAX_WRONG_PROVEN)
     await door.deliver("proof", ATTACKER, event_type="refunded")
@@ -235,7 +235,7 @@ async def test_who_paid_once_cannot_invent_without_end(door: Door) -> None:
 
 
 async def test_one_order_makes_only_a_few_deliveries_known(door: Door) -> None:
-    """SEC-9: somebody has ordered, and invents payments of it from many addresses."""
+    """SEC-12: somebody has ordered, and invents payments of it from many addresses."""
     await door.order("o-1")
     lanes = [
         await door.lane(await door.deliver(f"p-{number}", f"192.0.2.{number}", order="o-1"))
@@ -245,7 +245,7 @@ async def test_one_order_makes_only_a_few_deliveries_known(door: Door) -> None:
 
 
 async def test_a_redelivery_keeps_the_lane(door: Door) -> None:
-    """SEC-9 REC-7"""
+    """SEC-12 REC-7"""
     await door.deliver("p", ATTACKER)
     async with door.stage.database.connection() as connection:
         await connection.execute("UPDATE event_queue SET run_at = now() + interval '1 hour'")
@@ -259,7 +259,7 @@ def found(lane: Lane, source: int = 1) -> Found:
 
 
 def test_neither_strangers_nor_others_take_all_places() -> None:
-    """SEC-9 RET-1"""
+    """SEC-12 RET-1"""
     strangers = [found(Lane.STRANGER) for _ in range(20)]
     honest = [found(Lane.FIRST) for _ in range(20)]
     room = {SourceId(1): 8}

@@ -27,9 +27,10 @@ from paidonce.lookup import worker as lookup_worker
 from paidonce.maintenance import partitions, retention
 from paidonce.notifications import model as notifications_model
 from paidonce.notifications import store as notifications_store
-from paidonce.processing import nonces
+from paidonce.processing import handler_failures, nonces
 from paidonce.processing import store as processing_store
 from paidonce.processing.items import QueueName
+from paidonce.processing.waiting import Lane
 from paidonce.providers.contract import FINGERPRINT_VERSION
 from paidonce.queue import store as queue_store
 from paidonce.replay import store as replay_store
@@ -123,8 +124,9 @@ SELECT now() - interval '1 hour' + n * interval '1 second', event_id,
        CASE WHEN n % 100 = 0 THEN digest END
   FROM numbered;
 
-INSERT INTO event_queue (run_at, event_id, queue_name, source_id)
-SELECT now() - interval '1 day' + n * interval '1 second', event_id, 1, 1 + n % 2
+INSERT INTO event_queue (run_at, event_id, queue_name, source_id, lane, sender, subject)
+SELECT now() - interval '1 day' + n * interval '1 second', event_id, 1, 1 + n % 2,
+       CASE WHEN n % 100 < 50 THEN 0 ELSE 3 END, '192.0.2.' || n % 1000, digest
   FROM numbered
  WHERE n <= {rows} / 2;
 
@@ -409,7 +411,12 @@ async def test_claim_plans_made_on_an_empty_queue_suit_a_full_one(
             pinned, queue_store.QUERIES["claim"], event_id=[UUID(int=1)], **some
         )
         asked = await explained(
-            pinned, lookup_worker.QUERIES["find_due"], source_id=[1], running=[], limit=8
+            pinned,
+            lookup_worker.QUERIES["find_due"],
+            source_id=[1],
+            lane=list(map(int, Lane)),
+            running=[],
+            limit=8,
         )
         answered = await explained(
             pinned, queue_store.QUERIES["find_events"], event_id=[UUID(int=1)]
@@ -449,18 +456,40 @@ async def test_finding_lookups_of_a_source_costs_what_is_found(
 ) -> None:
     """DAT-2 RET-1: not what waits for other gateways, or for this one."""
     query = lookup_worker.QUERIES["find_due"]
+    lanes = list(map(int, Lane))
     values: dict[str, Any] = {"source_id": [2, 3], "running": [UUID(int=1)], "limit": limit}
-    nodes = await explained(connection, query, warm=6, **values)
+    nodes = await explained(connection, query, warm=6, lane=lanes, **values)
     assert _indexes(nodes) == {"event_queue_lookup"}
     assert_no_table_is_read_through(nodes)
-    assert_few_rows_are_touched(nodes, limit)
+    assert_few_rows_are_touched(nodes, len(lanes) * limit)
+
+
+async def test_releasing_events_reads_only_those(pinned: Connection) -> None:
+    """DAT-2 RET-1: what waits for the handler."""
+    await pinned.execute(
+        "INSERT INTO failing_handlers (handler) SELECT 'shop.' || n FROM generate_series(1, 50) n"
+    )
+    digest = await pinned.fetchval(
+        "SELECT blocked_on FROM event_queue WHERE blocked_on IS NOT NULL LIMIT 1"
+    )
+    nodes = await explained(
+        pinned,
+        handler_failures.QUERIES["release"],
+        handler=["shop.7"],
+        digest=[digest],
+        every_s=60.0,
+        limit=1_000,
+        per_s=50.0,
+    )
+    assert_few_rows_are_touched(nodes, 60)
 
 
 async def test_finding_the_next_lookup_of_a_source_reads_one_row(connection: Connection) -> None:
     """DAT-2 RET-4"""
     query = lookup_worker.QUERIES["seconds_until_due"]
-    nodes = await explained(connection, query, warm=6, source_id=[2, 3], running=[])
-    assert_few_rows_are_touched(nodes, 1)
+    lanes = list(map(int, Lane))
+    nodes = await explained(connection, query, warm=6, source_id=[2, 3], lane=lanes, running=[])
+    assert_few_rows_are_touched(nodes, len(lanes))
 
 
 async def test_claiming_looked_up_events_costs_what_is_claimed(connection: Connection) -> None:
