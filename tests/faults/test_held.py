@@ -73,7 +73,8 @@ class House:
         answers = f"{self.ledger.refused['503']:,} answers 503"
         if self.ledger.refused["no answer"]:
             answers += f", {self.ledger.refused['no answer']:,} without an answer"
-        codes = ", ".join(f"{code} ({n})" for code, n in sorted(self.readiness.items()))
+        counted = sorted(self.readiness.items())
+        codes = ", ".join(f"{code} ({n})" for code, n in counted) or "no answer"
         return f"nothing lost, nothing applied twice; {answers}; `/readyz` meanwhile: {codes}"
 
     def done(self, seconds: int) -> str:

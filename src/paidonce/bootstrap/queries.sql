@@ -34,11 +34,16 @@ CREATE TEMPORARY TABLE readiness_probe (filler bytea) ON COMMIT DELETE ROWS;
 -- name: make_probe_large
 ALTER TABLE readiness_probe ALTER filler SET STORAGE EXTERNAL;
 
+-- name: is_read_only
+-- A temporary table can be written all the same.
+SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean AS is_so;
+
 -- name: has_partition
 SELECT EXISTS (
     SELECT 1 FROM pg_inherits
       JOIN pg_class AS child ON child.oid = inhrelid
-     WHERE inhparent = 'webhook_events'::regclass AND child.relname = :name AND NOT inhdetachpending);
+     WHERE inhparent = 'webhook_events'::regclass AND child.relname = :name AND NOT inhdetachpending)
+       AS is_there;
 
 -- name: lock_as_a_delivery
 -- The tables that deliveries write, locked as they do it.

@@ -165,6 +165,8 @@ class Readiness:
 
     async def _probe(self, connection: Connection) -> Reason | None:
         """Commit what a delivery would, except its rows."""
+        if await QUERIES["is_read_only"].value(connection):
+            return Reason.DATABASE_READ_ONLY
         month = partition_name(CLOCK.now())
         if not await QUERIES["has_partition"].value(connection, name=month):
             try:
