@@ -20,15 +20,21 @@ from paidonce.payouts.gateway import Gateway
 from paidonce.payouts.processor import PayoutOptions
 from paidonce.processing.items import Rules, Source
 from paidonce.providers import load_providers, load_source_secrets
+from paidonce.providers.shared_keys import shared_keys
 from paidonce.reconciliation.worker import Timer
 from paidonce.settings import PlanSettings, Settings
 from paidonce.settings.secrets import resolve_secret
-from paidonce.telemetry import mask_with
+from paidonce.telemetry import logger, mask_with
+
+log = logger(__name__)
 
 
 def check_settings(settings: Settings) -> None:
     """Raise ConfigurationError for every mistake that is visible before the start."""
-    load_providers(settings)
+    if found := shared_keys(load_providers(settings)):
+        if settings.environment == "production":
+            raise ConfigurationError("\n".join(found))
+        log.warning("shared_keys", detail=found)
     load_plans(settings.plans)
     load_addresses(settings)
     check_limits(settings)

@@ -21,7 +21,7 @@ from paidonce.errors import ConfigurationError, InvalidSignatureError
 from paidonce.providers import contract
 from paidonce.providers.field_mapping import HeaderField, MappedProvider, load_mapping
 from paidonce.providers.fields import EventFields
-from paidonce.providers.public_keys import is_signed_by_any
+from paidonce.providers.public_keys import der, is_signed_by_any
 from paidonce.providers.signing import decode_base64
 from paidonce.providers.standard_webhooks import (
     PARTS,
@@ -80,6 +80,9 @@ class Standard(MappedProvider):
         if fields.event_id is None:
             fields = fields._replace(event_id=key)
         return self.mapping.with_nonce(fields.identity(key, digest), delivery)
+
+    def signing_keys(self) -> tuple[bytes, ...]:
+        return (*self.secrets, *(der(key) for key in self.public_keys))
 
     def signature_method(self, delivery: contract.Delivery) -> str:
         signatures = " ".join(delivery.headers.get(f"{one}-signature", "") for one in FAMILIES)

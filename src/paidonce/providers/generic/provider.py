@@ -56,6 +56,12 @@ class Generic(MappedProvider):
         identity = fields.identity(key, digest)
         return self.mapping.with_nonce(identity, delivery, self.scheme.signed_headers)
 
+    def signing_keys(self) -> tuple[bytes, ...]:
+        return self.scheme.keys.all
+
+    def recipient(self) -> str | None:
+        return self.scheme.url
+
     def signature_method(self, delivery: contract.Delivery) -> str:
         return self.scheme.keys.algorithm
 
