@@ -20,6 +20,7 @@ from paidonce.bootstrap.application import ALL_ROLES, App, accept_bootstrap_key,
 from paidonce.bootstrap.services import Services
 from paidonce.db.queries import Connection
 from paidonce.inbox.edge import Receive, Scope, Send
+from paidonce.reload.model import Origin
 from paidonce.runtime.crashpoints import arm
 from paidonce.settings import Settings
 from paidonce.settings.reading import load_settings
@@ -37,16 +38,18 @@ def asgi(settings: Settings | Path | str | None = None) -> "Mounted":
     Give it settings, or the configuration file; without, they are read as by `paidonce serve`.
     Raises ConfigurationError.
     """
-    if not isinstance(settings, Settings):
-        settings = load_settings(None if settings is None else Path(settings))
-    return Mounted(settings)
+    if isinstance(settings, Settings):
+        return Mounted(settings)
+    path = None if settings is None else Path(settings)
+    return Mounted(load_settings(path), Origin(lambda: load_settings(path)))
 
 
 class Mounted:
     """An ASGI application that runs while its lifespan does."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, origin: Origin | None = None) -> None:
         self._settings = settings
+        self._origin = origin
         self._app: App | None = None
 
     @asynccontextmanager
@@ -57,7 +60,7 @@ class Mounted:
         """
         configure_logging_unless_configured()
         arm(self._settings.environment)
-        async with running(self._settings, ALL_ROLES) as app:
+        async with running(self._settings, ALL_ROLES, self._origin) as app:
             await accept_bootstrap_key(app.services)
             self._app = app
             try:

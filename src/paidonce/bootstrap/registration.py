@@ -8,6 +8,7 @@ from paidonce.core.money import Money
 from paidonce.core.plans import Plan
 from paidonce.db.queries import Connection, from_row, load_queries
 from paidonce.errors import ConfigurationError
+from paidonce.settings import Settings
 
 QUERIES: Final = load_queries(__file__)
 
@@ -21,11 +22,23 @@ async def register_source(connection: Connection, name: str, provider: str) -> S
     row = await QUERIES["find_source"].row(connection, name=name)
     assert row is not None
     if row["provider"] != provider:
-        raise ConfigurationError(
-            f"sources.{name}.provider = {provider!r}: this source has events of provider "
-            f"{row['provider']!r} already; give the new one another name"
-        )
+        raise _other_provider(name, provider, row["provider"])
     return SourceId(row["id"])
+
+
+async def check_providers(connection: Connection, settings: Settings) -> None:
+    """Raise ConfigurationError if a registered source has another provider. Writes nothing."""
+    for row in await QUERIES["all_sources"].rows(connection):
+        chosen = settings.sources.get(row["name"])
+        if chosen is not None and chosen.provider != row["provider"]:
+            raise _other_provider(row["name"], chosen.provider, row["provider"])
+
+
+def _other_provider(name: str, chosen: str, known: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"sources.{name}.provider = {chosen!r}: this source has events of provider {known!r} "
+        "already; give the new one another name"
+    )
 
 
 async def sync_plans(connection: Connection, configured: Iterable[Plan]) -> list[Plan]:

@@ -21,6 +21,7 @@ from paidonce.payouts.service import PayoutService
 from paidonce.processing.items import Rules
 from paidonce.reconciliation.service import ReconciliationService
 from paidonce.reconciliation.worker import ReconciliationWorker
+from paidonce.reload.service import ReloadService
 from paidonce.replay.service import DeadLetterService, ReplayService
 from paidonce.runtime.leader import Leader
 from paidonce.runtime.service import Supervisor
@@ -59,6 +60,7 @@ class Services:
         self.keys = KeyService(database, pepper)
         self.bans = BanService(database)
         self.audit = AuditService(database)
+        self.reloads = ReloadService(database)
 
 
 @asynccontextmanager

@@ -23,6 +23,7 @@ from paidonce.orders import cli as orders_cli
 from paidonce.payments import cli as payments_cli
 from paidonce.payouts import cli as payouts_cli
 from paidonce.reconciliation import cli as reconciliation_cli
+from paidonce.reload import cli as reload_cli
 from paidonce.replay import cli as replay_cli
 from paidonce.settings import Settings
 from paidonce.statistics import cli as statistics_cli
@@ -52,6 +53,7 @@ for command in (
     statistics_cli.stats,
     reconciliation_cli.reconcile,
     audit_cli.audit,
+    reload_cli.reload,
 ):
     app.command()(command)
 events_cli.commands.operation("reprocess", replay_cli.print_reprocessed)(replay_cli.reprocess)

@@ -16,12 +16,16 @@ from typing import Final
 import uvicorn
 
 from paidonce.bootstrap.application import ALL_ROLES, App, accept_bootstrap_key, running
+from paidonce.bootstrap.rules import check_settings
 from paidonce.core.actors import Scope
 from paidonce.errors import ConfigurationError
 from paidonce.inbox.protocol import DeliveryConnection, GuardedConnection
+from paidonce.reload.changes import NEEDS_RESTART
+from paidonce.reload.model import Origin
 from paidonce.runtime.crashpoints import arm
 from paidonce.runtime.processes import ALONE, ENDING, Place
 from paidonce.settings import Role, ServerSettings, Settings, demo
+from paidonce.settings.reading import with_files_read
 from paidonce.telemetry import configure_logging, logger
 
 log = logger(__name__)
@@ -54,6 +58,7 @@ async def serve(
     listener: socket.socket,
     roles: Set[Role] = ALL_ROLES,
     place: Place = ALONE,
+    origin: Origin | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; accepted deliveries are processed and answered."""
     configure_logging()
@@ -63,13 +68,26 @@ async def serve(
         with _cancelled_by_signals():
             # Every process receives and processes; one runs the maintenance.
             own_roles = roles if place.leads else roles - {Role.JANITOR}
-            async with running(settings, own_roles) as app:
+            async with running(settings, own_roles, origin) as app:
                 if place.leads:
                     await _prepare(app, settings, is_demo, listener, roles, tell)
                 await _Server(_uvicorn(app, settings), app, place.parent).serve(sockets=[listener])
     finally:
         listener.close()
     _exit_in_any_case()
+
+
+def current_settings(started_with: Settings, origin: Origin) -> Settings:
+    """The settings of a process that replaces a dead one: as they are now, if they are valid."""
+    try:
+        settings = with_files_read(origin.load())
+        kept = {name: getattr(started_with, name) for name in NEEDS_RESTART}
+        settings = settings.model_copy(update=kept)
+        check_settings(settings)
+    except ConfigurationError as error:
+        log.error("settings_refused", reason=str(error), detail="those of the start are used")
+        return started_with
+    return settings
 
 
 def _uvicorn(app: App, settings: Settings) -> uvicorn.Config:
@@ -101,14 +119,16 @@ def _cancelled_by_signals() -> Iterator[None]:
             raise
 
 
-async def work(settings: Settings, roles: Set[Role], on_start: Callable[[], None]) -> None:
+async def work(
+    settings: Settings, roles: Set[Role], on_start: Callable[[], None], origin: Origin
+) -> None:
     """Do the work of these roles without a socket, until SIGTERM or SIGINT."""
     configure_logging()
     arm(settings.environment)
     stop = asyncio.Event()
     for number in ENDING:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with running(settings, roles):
+    async with running(settings, roles, origin):
         on_start()
         await stop.wait()
     _exit_in_any_case()
@@ -164,7 +184,8 @@ def _connection(app: App, server: ServerSettings) -> type[GuardedConnection]:
     bound = {"request_timeout_s": server.request_timeout_s}
     if app.edge is None:
         return type("BoundConnection", (GuardedConnection,), bound)
-    return type("BoundConnection", (DeliveryConnection,), {**bound, "edge": app.edge})
+    current = property(lambda _: app.edge)  # each delivery asks for it: a reload changes it
+    return type("BoundConnection", (DeliveryConnection,), {**bound, "edge": current})
 
 
 def _relax_garbage_collection() -> None:

@@ -16,6 +16,7 @@ from typing import Final
 
 from prometheus_client.multiprocess import mark_process_dead
 
+from paidonce.runtime.hangup import terminal_is_closed
 from paidonce.runtime.service import RESTART, STEADY_S, Delays
 from paidonce.telemetry import configure_logging, logger
 
@@ -74,6 +75,7 @@ class Processes:
         life, alive = os.pipe()  # the children hold the first, the parent alone the second
         for ending in ENDING:
             signal.signal(ending, lambda *_: self._stop())
+        signal.signal(signal.SIGHUP, lambda *_: self._pass_on_hangup())
         for number in range(self.number):
             self._children.append(_Child(Place(number, True, life)))
         while self._stopped_s is None:
@@ -127,6 +129,14 @@ class Processes:
             child.due_s = time.monotonic() + child.delays.next_s()
         child.process, child.place = None, replace(child.place, is_first_start=False)
         log.error("process_died", number=child.place.number, code=code)
+
+    def _pass_on_hangup(self) -> None:
+        """Have one of them reload: it asks the others."""
+        if terminal_is_closed():
+            self._stop()
+        for _, process in self._living()[:1]:
+            if process.pid is not None:
+                os.kill(process.pid, signal.SIGHUP)
 
     def _stop(self) -> None:
         """Stop all. It is called by signal handlers, too, at any moment."""
