@@ -1,5 +1,6 @@
 """The guard without a server: what is held against whom."""
 
+from paidonce.core.events import SourceId
 from paidonce.guard.addresses import Addresses
 from paidonce.guard.bans import BanPolicy, Suspicion
 from paidonce.guard.request_guard import FLOOD, Limits, RequestGuard
@@ -19,7 +20,7 @@ async def test_who_has_no_address_is_limited_and_neither_banned_nor_known() -> N
         Addresses([], {}), senders, Limits.of(LimitsSettings(unverified="5/day")), log
     )
     for nobody in (None, ""):
-        guard.verified(nobody)
+        guard.verified(nobody, SourceId(1))
         assert guard.reject(nobody, None, "r") is None
     for _ in range(5):
         guard.failed(None, None, "r", "signature_rejected", Suspicion.BAD_SIGNATURE)
@@ -63,7 +64,7 @@ async def test_who_became_known_is_not_refused_for_what_he_did_before() -> None:
     """SEC-4: nor where another process saw his verified delivery."""
     guard, senders = guarded()
     forge(guard, STRANGER, 2)
-    senders.verified(STRANGER)  # as if another process had told it
+    senders.verified(STRANGER, SourceId(1))  # as if another process had told it
     forge(guard, STRANGER, 6)
     assert guard.reject(STRANGER, None, "r") is None
 

@@ -8,6 +8,7 @@ import pytest
 import structlog
 
 from paidonce.core.actors import HOST
+from paidonce.core.events import SourceId
 from paidonce.db.pool import Database, open_database
 from paidonce.errors import NotFoundError
 from paidonce.guard.bans import BanPolicy, Suspicion
@@ -18,6 +19,7 @@ from paidonce.guard.service import BanService
 from paidonce.runtime.service import Supervisor
 
 POLICY = BanPolicy(threshold=3.0, half_life_s=600.0, first_s=600.0, longest_s=2_400.0)
+SOURCE, OTHER = SourceId(1), SourceId(2)
 FORGER = "192.0.2.66"
 BAD = Suspicion.BAD_SIGNATURE
 
@@ -93,8 +95,10 @@ async def test_an_address_of_verified_deliveries_is_never_banned(
 ) -> None:
     """SEC-4: whichever process has seen them, before or after the ban."""
     here, there = process(), process()
-    assert here.verified(FORGER)
-    assert not here.verified(FORGER), "once a day is enough"
+    assert here.verified(FORGER, SOURCE)
+    assert not here.verified(FORGER, SOURCE), "once a day is enough"
+    assert here.has_sent_to(FORGER, SOURCE)
+    assert not here.has_sent_to(FORGER, OTHER), "it is known for one source"
     forge(here, times=100)
     assert not here.is_banned(FORGER)
     await here.run_once()
@@ -163,7 +167,7 @@ async def test_without_the_database_bans_and_known_addresses_count_here(database
     await away.close()
     here = SenderRecords(away, POLICY, SecurityLog())
     forge(here)
-    here.verified("192.0.2.1")
+    here.verified("192.0.2.1", SOURCE)
     with structlog.testing.capture_logs() as lines:
         async with Supervisor(here).running() as supervisor, asyncio.timeout(60):
             while not supervisor.degraded:

@@ -56,7 +56,7 @@ for command in (
     reload_cli.reload,
 ):
     app.command()(command)
-events_cli.commands.operation("reprocess", replay_cli.print_reprocessed)(replay_cli.reprocess)
+events_cli.commands.command("reprocess")(replay_cli.reprocess)
 for group in (
     events_cli.commands,
     payments_cli.commands,

@@ -22,6 +22,7 @@ class NotificationKind(StrEnum):
     DISPUTE = "dispute"  # a customer disputes a payment
     RECEIVABLE = "receivable"  # a refund took more than its wallet holds
     FAILED = "failed"  # any other final failure
+    SIGNATURES = "signatures"  # verified senders of a source fail: its secret is wrong
     BAN = "ban"  # an address was banned
     WALLET_PAYMENT = "wallet_payment"  # a payout needs a person
     CALLBACK = "callback"  # a gateway reported a transaction that no payout has

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from paidonce.api.problems import Problem
+from paidonce.core.events import SourceId
 from paidonce.errors import InvalidSignatureError, MalformedError, PaidonceError
 from paidonce.guard.addresses import Addresses, sender_unit
 from paidonce.guard.bans import Suspicion
@@ -109,6 +110,8 @@ class RequestGuard:
             limit.hit(unit)
         if suspicion is not None:
             self._suspect(address, unit, suspicion)
+        if suspicion is Suspicion.BAD_SIGNATURE and source and self.has_sent_to(unit, source.id):
+            self._senders.failing.failed(unit, source)
         score = self._senders.bans.score(unit)
         self._log.note(action, unit, _name(source), request_id, score)
 
@@ -117,12 +120,17 @@ class RequestGuard:
         if self._limits.verified_senders is not None:
             self._limits.verified_senders.hit(sender_unit(address or ""))
 
-    def verified(self, address: str | None) -> None:
+    def has_sent_to(self, unit: str, source_id: SourceId) -> bool:
+        """Whether it is a verified sender of this source."""
+        return self._senders.has_sent_to(unit, source_id)
+
+    def verified(self, address: str | None, source_id: SourceId) -> None:
         """Record the sender of a verified delivery that is not a replay."""
+        self._senders.failing.verified(source_id)
         if not address:  # a Unix socket
             return
         unit = sender_unit(address)
-        if self._senders.verified(unit) and self._limits.unverified is not None:
+        if self._senders.verified(unit, source_id) and self._limits.unverified is not None:
             self._limits.unverified.forget(unit)
 
     def limit_state(self, address: str | None) -> RateLimitState | None:

@@ -8,9 +8,11 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from paidonce.core.events import SourceId
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.guard.bans import OVERLAP, QUERIES, VERIFIED_DAYS, BanPolicy, Bans, Suspicion
+from paidonce.guard.failing import FailingSources
 from paidonce.guard.security_log import SecurityLog
 from paidonce.notifications.model import Routes
 from paidonce.runtime.bounded import MAX_ENTRIES, Bounded
@@ -21,6 +23,9 @@ POLL_S: Final = 2.0
 WRITE_PAUSE_S: Final = 0.1
 MAX_VERIFIED_AT_ONCE: Final = 1_000
 _DAY_S: Final = 86_400.0
+
+Sender = tuple[str, SourceId]
+"""An address, and a source to which it sent a verified delivery."""
 
 
 class SenderRecords(Service):
@@ -38,6 +43,7 @@ class SenderRecords(Service):
         self._log = security_log
         self._verified = VerifiedSenders()
         self.bans = Bans(policy, routes or {})
+        self.failing = FailingSources(routes or {})
 
     def is_banned(self, address: str) -> bool:
         """Whether its requests are rejected."""
@@ -47,9 +53,13 @@ class SenderRecords(Service):
         """Whether it sent a verified delivery within VERIFIED_DAYS."""
         return address in self._verified
 
-    def verified(self, address: str) -> bool:
-        """Record a verified delivery; returns whether the sender is new today."""
-        is_news = self._verified.add(address)
+    def has_sent_to(self, address: str, source_id: SourceId) -> bool:
+        """The same of a verified delivery to this source."""
+        return self._verified.has_sent_to(address, source_id)
+
+    def verified(self, address: str, source_id: SourceId) -> bool:
+        """Record a verified delivery; returns whether it is the first today."""
+        is_news = self._verified.add(address, source_id)
         if is_news:
             self._listener.wake()
         return is_news
@@ -75,6 +85,7 @@ class SenderRecords(Service):
         async with self._database.connection() as connection:
             await self._verified.sync(connection)
         await self.bans.sync(self._database)
+        await self.failing.sync(self._database)
 
 
 class VerifiedSenders:
@@ -84,37 +95,54 @@ class VerifiedSenders:
     """
 
     def __init__(self) -> None:
-        self._verified_s: Bounded[str, float] = Bounded()
-        self._unsaved: Bounded[str, None] = Bounded()
+        self._latest_s: Bounded[str, float] = Bounded()  # of any source
+        self._verified_s: Bounded[Sender, float] = Bounded()
+        self._unsaved: Bounded[Sender, None] = Bounded()
         self._since = datetime.now(UTC) - timedelta(days=VERIFIED_DAYS)
 
-    def add(self, address: str) -> bool:
-        """Record a verified delivery; returns whether the sender is new today."""
-        seen_s = self._verified_s.get(address)
+    def add(self, address: str, source_id: SourceId) -> bool:
+        """Record a verified delivery; returns whether it is the first today."""
+        sender = address, source_id
+        seen_s = self._verified_s.get(sender)
         now_s = time.time()
         if seen_s is not None and now_s - seen_s < _DAY_S:
             return False
-        self._verified_s.put(address, now_s)
-        self._unsaved.put(address, None)
+        self._put(sender, now_s)
+        self._unsaved.put(sender, None)
         return True
 
     def __contains__(self, address: str) -> bool:
-        seen_s = self._verified_s.get(address)
-        return seen_s is not None and time.time() - seen_s < VERIFIED_DAYS * _DAY_S
+        return _is_recent(self._latest_s.get(address))
+
+    def has_sent_to(self, address: str, source_id: SourceId) -> bool:
+        """Whether a verified delivery to this source came from the address."""
+        return _is_recent(self._verified_s.get((address, source_id)))
+
+    def _put(self, sender: Sender, verified_s: float) -> None:
+        self._verified_s.put(sender, verified_s)
+        if verified_s > self._latest_s.get(sender[0], 0.0):
+            self._latest_s.put(sender[0], verified_s)
 
     async def sync(self, connection: Connection) -> None:
         """Write new senders of this process, and read those of others."""
         unsaved = list(self._unsaved)[:MAX_VERIFIED_AT_ONCE]
         if unsaved:
             # Sorted, to avoid deadlocks.
-            await QUERIES["add_verified_senders"].run(connection, addresses=sorted(unsaved))
-            for address in unsaved:
-                self._unsaved.pop(address, None)
+            addresses, source_ids = zip(*sorted(unsaved), strict=True)
+            await QUERIES["add_verified_senders"].run(
+                connection, address=addresses, source_id=source_ids
+            )
+            for sender in unsaved:
+                self._unsaved.pop(sender, None)
         rows = await QUERIES["verified_senders"].rows(
             connection, since=self._since, limit=MAX_ENTRIES
         )
         for row in reversed(rows):  # the oldest first
-            verified_s = row["verified_at"].timestamp()
-            if verified_s > self._verified_s.get(row["address"], 0.0):
-                self._verified_s.put(row["address"], verified_s)
+            sender, verified_s = (row["address"], row["source_id"]), row["verified_at"].timestamp()
+            if verified_s > self._verified_s.get(sender, 0.0):
+                self._put(sender, verified_s)
             self._since = max(self._since, row["verified_at"] - OVERLAP)
+
+
+def _is_recent(verified_s: float | None) -> bool:
+    return verified_s is not None and time.time() - verified_s < VERIFIED_DAYS * _DAY_S

@@ -193,7 +193,7 @@ class Edge:
         if not source.provider.is_signed:
             self._guard.unsigned(call.address)
         elif _is_news(result):
-            self._guard.verified(call.address)
+            self._guard.verified(call.address, source.id)
         assert result.event_id is not None
         assert isinstance(result.item, Incoming)
         delivery = result.item.delivery

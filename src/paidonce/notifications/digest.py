@@ -32,6 +32,10 @@ _NAMES: Final[Mapping[str, tuple[str, str]]] = {
     NotificationKind.DISPUTE: ("dispute", "disputes"),
     NotificationKind.RECEIVABLE: ("uncovered refund", "uncovered refunds"),
     NotificationKind.FAILED: ("failed event", "failed events"),
+    NotificationKind.SIGNATURES: (
+        "source with wrong signatures",
+        "sources with wrong signatures",
+    ),
     NotificationKind.BAN: ("banned address", "banned addresses"),
     NotificationKind.WALLET_PAYMENT: ("payout in review", "payouts in review"),
     NotificationKind.CALLBACK: ("callback without a payout", "callbacks without a payout"),

@@ -71,7 +71,11 @@ SELECT EXISTS (SELECT 1 FROM reloads
                   AND decided_at > clock_timestamp() - make_interval(secs => :age_s::float8)) AS is_missed;
 
 -- name: delete_old
-DELETE FROM reloads WHERE asked_at < clock_timestamp() - make_interval(days => :days::integer);
+WITH old AS (
+    DELETE FROM reloads WHERE asked_at < clock_timestamp() - make_interval(days => :days::integer)
+    RETURNING id
+)
+DELETE FROM reload_answers WHERE reload_id IN (SELECT id FROM old);
 
 -- name: hurry
 -- Events that waited for their source to be configured again are due now.

@@ -83,6 +83,11 @@ RATE_LIMITED: Final = _counter("webhook_rate_limited_total", "Requests rejected 
 BANNED: Final = _counter(
     "webhook_banned_total", "Requests rejected because their address is banned."
 )
+SENDERS_REJECTED: Final = _counter(
+    "webhook_verified_sender_rejected_total",
+    "Deliveries with an invalid signature from addresses that sent authentic ones to the source.",
+    ("source",),
+)
 NOTIFICATION_ATTEMPTS: Final = _counter(
     "notification_attempts_total",
     "Attempts to send a message to a channel, by channel, its kind, and result.",

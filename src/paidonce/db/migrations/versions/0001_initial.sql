@@ -979,13 +979,25 @@ CREATE TABLE bans (
 
 CREATE INDEX bans_by_change ON bans (changed_at);
 
--- Addresses that sent a verified delivery, updated once a day at most. They are never banned.
+-- Addresses that sent a verified delivery, and to which source; updated once a day at most. They are
+-- never banned.
 CREATE TABLE verified_senders (
-    address     text COLLATE "C" PRIMARY KEY CHECK (length(address) BETWEEN 1 AND 100),
-    verified_at timestamptz NOT NULL DEFAULT now()
+    address     text COLLATE "C" NOT NULL CHECK (length(address) BETWEEN 1 AND 100),
+    source_id   smallint NOT NULL,
+    verified_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (address, source_id)
 );
 
 CREATE INDEX verified_senders_by_time ON verified_senders (verified_at);
+
+-- Sources whose verified senders sent deliveries with wrong signatures, and nothing verified since.
+CREATE TABLE failing_sources (
+    source_id smallint PRIMARY KEY,
+    failures  integer NOT NULL CHECK (failures >= 0),  -- in a row
+    address   text COLLATE "C" NOT NULL CHECK (length(address) BETWEEN 1 AND 100),  -- the last one
+    first_at  timestamptz NOT NULL DEFAULT now(),
+    told_at   timestamptz
+);
 
 -- Reloads of the settings. One at a time is ASKED; every process that takes part answers, and the row
 -- decides for all of them.
@@ -1006,7 +1018,7 @@ CREATE UNIQUE INDEX reloads_asked ON reloads (status) WHERE status = 'ASKED';
 
 -- `digest` tells whether processes of one group have read the same; its key is in their memory only.
 CREATE TABLE reload_answers (
-    reload_id     uuid NOT NULL REFERENCES reloads ON DELETE CASCADE,
+    reload_id     uuid NOT NULL,
     backend       integer NOT NULL,  -- the session of the process
     process       text NOT NULL,
     process_group integer NOT NULL,
