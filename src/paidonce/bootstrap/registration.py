@@ -50,17 +50,18 @@ async def sync_plans(connection: Connection, configured: Iterable[Plan]) -> list
     await QUERIES["lock_plans"].row(connection)
     now = await QUERIES["next_version"].value(connection)
     wanted = {plan.id: _terms(plan) for plan in configured}
-    on_sale = {one.id: _terms(one) for one in await _all_plans(connection) if not one.valid_until}
+    on_sale = {one.id: _terms(one) for one in await all_plans(connection) if not one.valid_until}
     for plan_id, terms in on_sale.items():
         if wanted.get(plan_id) != terms:
             await QUERIES["end_plan"].run(connection, plan_id=plan_id, now=now)
     for plan_id, terms in wanted.items():
         if on_sale.get(plan_id) != terms:
             await QUERIES["add_plan"].run(connection, plan_id=plan_id, now=now, **terms)
-    return await _all_plans(connection)
+    return await all_plans(connection)
 
 
-async def _all_plans(connection: Connection) -> list[Plan]:
+async def all_plans(connection: Connection) -> list[Plan]:
+    """All versions of all plans."""
     rows = await QUERIES["all_plans"].rows(connection)
     return [from_row(Plan, row, price=Money(row["price_minor"], row["currency"])) for row in rows]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
-from paidonce.bootstrap.registration import register_source, sync_plans
+from paidonce.bootstrap.registration import all_plans, register_source, sync_plans
 from paidonce.core.events import SourceId
 from paidonce.core.masking import Masker
 from paidonce.core.money import money
@@ -19,7 +19,7 @@ from paidonce.notifications.channels import load_channels, routes
 from paidonce.payouts.gateway import Gateway
 from paidonce.payouts.processor import PayoutOptions
 from paidonce.processing.items import Rules, Source
-from paidonce.providers import load_providers, load_source_secrets
+from paidonce.providers import load_providers, load_source_secrets, readable_source_secrets
 from paidonce.providers.shared_keys import shared_keys
 from paidonce.reconciliation.worker import Timer
 from paidonce.settings import PlanSettings, Settings
@@ -80,6 +80,17 @@ async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dic
         routes(load_channels(settings.notifications)),
     )
     return rules, sources
+
+
+async def load_stored_rules(settings: Settings, database: Database) -> tuple[Rules, list[str]]:
+    """Rules without sources, and which secrets cannot be read here. Registers nothing."""
+    known, unknown = readable_source_secrets(settings)
+    masker = Masker(known)
+    mask_with(masker)
+    async with database.connection() as connection:
+        plans = await all_plans(connection)
+    rules = Rules(plan_book(plans), {}, RetryPolicy(**settings.retry.model_dump()), masker=masker)
+    return rules, unknown
 
 
 def load_plans(configured: Mapping[str, PlanSettings]) -> list[Plan]:

@@ -27,8 +27,8 @@ from paidonce.reload import cli as reload_cli
 from paidonce.replay import cli as replay_cli
 from paidonce.settings import Settings
 from paidonce.statistics import cli as statistics_cli
-from paidonce.terminal.output import stdout
-from paidonce.terminal.session import exit_code, provide_services
+from paidonce.terminal.output import stderr, stdout
+from paidonce.terminal.session import Use, exit_code, provide_services
 from paidonce.users import cli as users_cli
 from paidonce.wallet import cli as wallet_cli
 
@@ -77,10 +77,14 @@ for group in (
 
 
 @asynccontextmanager
-async def _open_services(settings: Settings, reconciles: bool) -> "AsyncIterator[Services]":
-    from paidonce.bootstrap.services import open_services
+async def _open_services(settings: Settings, use: Use) -> "AsyncIterator[Services]":
+    from paidonce.bootstrap.services import open_services, open_stored_services
 
-    async with open_services(settings, reconciles) as services:
+    if use is Use.STORED:
+        async with open_stored_services(settings, stderr.print) as services:
+            yield services
+        return
+    async with open_services(settings, use is Use.RECONCILE) as services:
         yield services
 
 

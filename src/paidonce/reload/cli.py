@@ -6,7 +6,7 @@ import typer
 
 from paidonce.terminal.commands import Json
 from paidonce.terminal.output import show, stdout
-from paidonce.terminal.session import Config, operate, operator
+from paidonce.terminal.session import Config, Use, operate, operator
 
 if TYPE_CHECKING:
     from paidonce.reload.model import Reload
@@ -17,7 +17,7 @@ def reload(config: Config = None, json: Json = False) -> None:
 
     It says what changed, and which of it needs a restart. Exit code 1 if it was refused.
     """
-    done = operate(config, lambda services: services.reloads.reload(operator()))
+    done = operate(config, lambda services: services.reloads.reload(operator()), Use.STORED)
     show(done, json, _print)
     raise typer.Exit(0 if done.status == "TAKEN" and done.is_complete else 1)
 

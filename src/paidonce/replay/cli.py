@@ -15,7 +15,7 @@ from paidonce.errors import InvalidRequestError
 from paidonce.events.model import DeadLetterFilter, DeadLetterQuery, EventFilter
 from paidonce.terminal.commands import Commands, Json, Limit, Result, Yes, parse_time, query_options
 from paidonce.terminal.output import columns, progress_bar, show, stderr, stdout
-from paidonce.terminal.session import Config, Services, operate, operator
+from paidonce.terminal.session import Config, Services, Use, operate, operator
 
 if TYPE_CHECKING:
     from paidonce.replay.model import Replay, ReprocessedEvent
@@ -116,25 +116,25 @@ def _print(found: "Replay") -> None:
         stdout.print(f"  {found.error}", style="red")
 
 
-@replays.operation("pause", _print)
+@replays.operation("pause", _print, Use.STORED)
 def pause(services: Services, replay_id: UUID) -> Result:
     """Pause a replay, in whatever process it runs; what it did stays."""
     return services.replays.pause(replay_id, operator())
 
 
-@replays.operation("cancel", _print)
+@replays.operation("cancel", _print, Use.STORED)
 def cancel(services: Services, replay_id: UUID) -> Result:
     """End a replay; what it did stays."""
     return services.replays.cancel(replay_id, operator())
 
 
-@replays.operation("show", _print)
+@replays.operation("show", _print, use=Use.STORED)
 def show_replay(services: Services, replay_id: UUID) -> Result:
     """Show one replay with its progress."""
     return services.replays.get(replay_id)
 
 
-@replays.operation("list", _REPLAYS)
+@replays.operation("list", _REPLAYS, use=Use.STORED)
 def list_replays(services: Services, limit: Limit = 50) -> Result:
     """List replays, newest first."""
     return all_pages(services.replays.search, ListQuery(), limit)
@@ -189,7 +189,7 @@ def _end(found: "Replay | None", as_json: bool) -> None:
 # Dead letters and single events
 
 
-@dead_letters.operation("list", _DEAD_LETTERS)
+@dead_letters.operation("list", _DEAD_LETTERS, use=Use.STORED)
 def list_dead_letters(services: Services, query: DeadLetterQuery, limit: Limit = 50) -> Result:
     """List dead letters, newest first."""
     return all_pages(services.dead_letters.search, query, limit)
