@@ -23,6 +23,7 @@ from paidonce.inbox.protocol import DeliveryConnection, GuardedConnection
 from paidonce.reload.changes import NEEDS_RESTART
 from paidonce.reload.model import Origin
 from paidonce.runtime.crashpoints import arm
+from paidonce.runtime.hangup import ignore_hangup
 from paidonce.runtime.processes import ALONE, ENDING, Place
 from paidonce.settings import Role, ServerSettings, Settings, demo
 from paidonce.settings.reading import with_files_read
@@ -139,6 +140,7 @@ def _exit_in_any_case() -> None:
 
     The event loop and the interpreter would wait for it for ever.
     """
+    ignore_hangup()
     end = threading.Timer(LEAVE_S, _exit)
     end.daemon = True
     end.start()

@@ -31,6 +31,7 @@ POLL_S: Final = 5.0
 """Notifications tell of reloads; this is for one that is lost."""
 DECISION_POLL_S: Final = 1.0
 MAX_REASON: Final = 1_000
+_AWAY: Final = "the database is away, and it is needed to reload; nothing has changed"
 
 Prepare = Callable[[Connection], Awaitable[Candidate]]
 """Reads and checks the settings. Raises ConfigurationError."""
@@ -83,15 +84,12 @@ class Reloader(Service):
 
     def _on_lost(self) -> None:
         self._is_lost = True
-        self._listener.wake()
+        self._on_asked()
 
     def _on_asked(self) -> None:
-        if self._is_lost:
+        if self._is_lost and self._origin.is_asked:
             self._origin.is_asked = False
-            log.error(
-                "settings_refused",
-                reason="the database is away, and it is needed to reload; nothing has changed",
-            )
+            log.error("settings_refused", reason=_AWAY)
         self._listener.wake()
 
     async def _ask_if_missed(self, connection: Connection) -> None:

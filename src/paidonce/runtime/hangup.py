@@ -31,6 +31,11 @@ def reload_on_hangup(reloadable: Reloadable) -> None:
     signal.signal(signal.SIGHUP, on_hangup)
 
 
+def ignore_hangup() -> None:
+    """At the end: the interpreter removes all handlers before it exits, but not this."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
 def terminal_is_closed() -> bool:
     """Whether the process was started in a terminal that is gone."""
     return _had_terminal and not os.isatty(0)

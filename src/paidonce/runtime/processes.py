@@ -16,7 +16,7 @@ from typing import Final
 
 from prometheus_client.multiprocess import mark_process_dead
 
-from paidonce.runtime.hangup import terminal_is_closed
+from paidonce.runtime.hangup import ignore_hangup, terminal_is_closed
 from paidonce.runtime.service import RESTART, STEADY_S, Delays
 from paidonce.telemetry import configure_logging, logger
 
@@ -82,7 +82,9 @@ class Processes:
             for child in self._children:
                 self._look_after(child, alive)
             wait([process.sentinel for _, process in self._living()], timeout=WATCH_S)
-        return self._ended()
+        code = self._ended()
+        ignore_hangup()
+        return code
 
     def _look_after(self, child: _Child, alive: int) -> None:
         if child.process is not None and child.process.exitcode is not None:
