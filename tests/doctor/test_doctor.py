@@ -37,9 +37,9 @@ PLAN: Final = '[plans.monthly]\nprice = "990.00"\ncurrency = "RUB"\ndays = 30\nd
 CHECKS: Final = {
     "configuration", "sources", "secrets", "pepper", "plans", "notifications", "bus",
     "payouts", "data directory", "disk", "port", "database", "clock", "rights",
-    "migrations", "partitions", "known sources", "waiting", "money", "messages",
+    "migrations", "partitions", "known sources", "signatures", "waiting", "money", "messages",
 }  # fmt: skip
-OF_THE_SCHEMA: Final = ("partitions", "known sources", "waiting", "money", "messages")
+OF_THE_SCHEMA: Final = ("partitions", "known sources", "signatures", "waiting", "money", "messages")
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def found(first: SourceSettings, second: SourceSettings) -> list[str]:
 def test_a_key_that_two_sources_accept_is_found(
     first: SourceSettings, second: SourceSettings
 ) -> None:
-    """SEC-9"""
+    """SEC-10"""
     (told,) = found(first, second)
     assert "sources.a and sources.b" in told
     assert not [key for key in (TEXT, RAW.decode(), DER, "secret-two", ED_RAW) if key in told]
@@ -105,14 +105,14 @@ def test_a_key_that_two_sources_accept_is_found(
 def test_sources_whose_deliveries_are_told_apart_may_share_a_key(
     first: SourceSettings, second: SourceSettings
 ) -> None:
-    """SEC-9"""
+    """SEC-10"""
     assert found(first, second) == []
 
 
 def test_production_does_not_start_with_a_shared_secret_wherever_each_is_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SEC-9"""
+    """SEC-10"""
     (tmp_path / "secret").write_text("hidden-shared-secret\n", encoding="utf-8")
     monkeypatch.setenv("ONE_SECRET", "hidden-shared-secret")
     sources = {"a": tilda("env:ONE_SECRET"), "b": tilda(f"file:{tmp_path / 'secret'}")}

@@ -23,7 +23,7 @@ def run(service: Service, *arguments: str) -> Any:
 def test_a_wrong_secret_is_told_of_and_what_was_refused_is_processed_after_its_repair(
     start_service: StartService, database_url: str, tmp_path: Path
 ) -> None:
-    """SEC-10 OPS-4: once each, and without the forgeries."""
+    """SEC-11 OPS-4: once each, and without the forgeries."""
     secret = tmp_path / "secret"
     secret.write_text(SECRET, encoding="utf-8")
     service = start_service(CONFIG.replace("file:secret", f"file:{secret}"))

@@ -1,4 +1,4 @@
-"""Tells people when signatures of verified senders begin to fail: the secret is wrong (SEC-10).
+"""Tells people when signatures of verified senders begin to fail: the secret is wrong (SEC-11).
 
 Failures in a row are counted for each source, over all processes. A verified delivery ends a row.
 """

@@ -1,4 +1,4 @@
-"""Finds sources that accept the same key: a delivery of one could be replayed on the other (SEC-9).
+"""Finds sources that accept the same key: a delivery of one can be replayed on the other (SEC-10).
 
 The keys themselves are compared, wherever and however each is written: in a variable, in a file or
 in the settings, as text, as `whsec_…`, as PEM or as base64.
