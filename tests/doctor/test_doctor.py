@@ -186,6 +186,17 @@ def test_no_sources_is_a_problem_where_there_is_a_configuration(clinic: Clinic) 
     assert clinic.examine("other.toml").state("sources") == "problem"
 
 
+def test_a_secret_of_two_sources_is_a_warning_and_in_production_a_problem(clinic: Clinic) -> None:
+    """SEC-10"""
+    both = SOURCE + SOURCE.replace("payments", "shop") + PLAN
+    for environment, state in (("development", "warning"), ("production", "problem")):
+        clinic.write(f'environment = "{environment}"\n{both}')
+        examined = clinic.examine()
+        assert examined.state("secrets") == state
+        assert "sources.payments and sources.shop" in examined.said("secrets")
+        assert HIDDEN not in json.dumps(examined.findings)
+
+
 def test_weak_and_public_secrets_are_warnings(clinic: Clinic) -> None:
     """USE-2 SEC-7: named by their key and file, never told."""
     (clinic.folder / "secret.txt").write_text(HIDDEN)

@@ -244,6 +244,49 @@ def test_a_worker_and_a_server_take_settings_together_or_not_at_all(
     assert site.reload(BASIC + SHOP)["changed"] == ["sources.shop (new)"]
 
 
+HANDLER: Final = """
+import asyncio
+from pathlib import Path
+import paidonce
+
+@paidonce.on("payment.succeeded")
+async def slow(event):
+    with Path("called").open("a") as calls:
+        calls.write("x")
+    while not Path("released").exists():
+        await asyncio.sleep(0.02)
+"""
+
+
+def test_a_handler_that_runs_ends_with_the_settings_that_it_began_with(
+    start_service: StartService, database_url: str, tmp_path: Path
+) -> None:
+    """OPS-13 FUL-5: it is called once."""
+    (tmp_path / "slow_handler.py").write_text(HANDLER, encoding="utf-8")
+    config = f'handlers = ["slow_handler"]\n{BASIC}'
+    site = Site(start_service(config, PYTHONPATH=str(tmp_path)), database_url)
+    site.service.user("slow@example.com")
+    assert site.service.deliver(paid("slow", email="slow@example.com")).http == 200
+    called, released = site.service.folder / "called", site.service.folder / "released"
+    assert until(called.exists)
+    for number in (1, 2):  # the second one waits for the handler, not for its end
+        site.write(config + (SHOP if number == 1 else ""))
+        site.service.process.send_signal(signal.SIGHUP)
+        if number == 1:
+            assert until(lambda: taken(site.service) == 1)
+            assert "shop" in sources(site.service)
+    assert until(lambda: len(answers(database_url)) == 2)
+    released.touch()
+    assert until(lambda: taken(site.service) == 2)
+    applied = "SELECT FROM payments WHERE applied_at IS NOT NULL"
+    assert until(lambda: site.rows(applied))
+    assert called.read_text(encoding="utf-8") == "x"
+
+
+def answers(database_url: str) -> list[dict[str, Any]]:
+    return rows(database_url, "SELECT FROM reload_answers")
+
+
 def test_without_its_database_a_service_keeps_its_settings_and_takes_new_ones_later(
     start_service: StartService, database_url: str
 ) -> None:

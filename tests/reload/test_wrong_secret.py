@@ -52,6 +52,11 @@ def test_a_wrong_secret_is_told_of_and_what_was_refused_is_processed_after_its_r
     assert rows(database_url, notified) == [{"source": "payments"}]
     assert len(service.log_lines(event="signatures_fail")) == 1
 
+    checks = json.loads(paidonce(service.folder, "doctor", "--json").stdout)
+    (signatures,) = [one for one in checks if one["name"] == "signatures"]
+    assert signatures["state"] == "warning"
+    assert "payments since" in signatures["found"]
+
     secret.write_text(SECRET, encoding="utf-8")
     assert run(service, "reload")["changed"] == ["sources.payments.secrets"]
     chosen = ("events", "reprocess", "--refused", "--source", "payments", "--since", "1h")
