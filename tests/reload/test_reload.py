@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
+from paidonce.runtime.service import CANCEL_S, FINISH_S
 from tests.support.servers import StartService
 from tests.support.service import BASIC, SECRET, Service, paid, spawned, started_service
 from tests.support.tools import is_problem, paidonce, rows, until
@@ -276,6 +278,7 @@ def test_a_handler_that_runs_ends_with_the_settings_that_it_began_with(
             assert until(lambda: taken(site.service) == 1)
             assert "shop" in sources(site.service)
     assert until(lambda: len(answers(database_url)) == 2)
+    time.sleep(FINISH_S + CANCEL_S)  # longer than a stop would wait; a right result needs none
     released.touch()
     assert until(lambda: taken(site.service) == 2)
     applied = "SELECT FROM payments WHERE applied_at IS NOT NULL"
