@@ -15,11 +15,13 @@ from typing import Final
 from starlette.responses import Response
 
 from paidonce.api.problems import Problem
-from paidonce.bootstrap.application import ALL_ROLES, App, accept_bootstrap_key, running
+from paidonce.bootstrap.application import ALL_ROLES, App, running
+from paidonce.bootstrap.generation import accept_bootstrap_key
 from paidonce.bootstrap.services import Services
 from paidonce.db.queries import Connection
 from paidonce.ids import new_id
 from paidonce.inbox.edge import Receive, Scope, Send
+from paidonce.reload.model import Origin
 from paidonce.runtime.crashpoints import arm
 from paidonce.settings import Settings
 from paidonce.settings.reading import load_settings
@@ -37,18 +39,20 @@ def asgi(settings: Settings | Path | str | None = None) -> "Mounted":
     Give it settings, or the configuration file; without, they are read as by `paidonce serve`.
     Raises ConfigurationError.
     """
-    if not isinstance(settings, Settings):
-        settings = load_settings(None if settings is None else Path(settings))
-    return Mounted(settings)
+    if isinstance(settings, Settings):
+        return Mounted(settings)
+    path = None if settings is None else Path(settings)
+    return Mounted(load_settings(path), Origin(lambda: load_settings(path)))
 
 
 class Mounted:
     """An ASGI application that runs while its lifespan does."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, origin: Origin | None = None) -> None:
         # The program that holds it has the ports.
         server = settings.server.model_copy(update={"admin_port": None})
         self._settings = settings.model_copy(update={"server": server})
+        self._origin = origin
         self._app: App | None = None
 
     @asynccontextmanager
@@ -59,7 +63,7 @@ class Mounted:
         """
         configure_logging_unless_configured(self._settings.log)
         arm(self._settings.environment)
-        async with running(self._settings, ALL_ROLES) as app:
+        async with running(self._settings, ALL_ROLES, self._origin) as app:
             await accept_bootstrap_key(app.services)
             self._app = app
             try:

@@ -37,9 +37,9 @@ PLAN: Final = '[plans.monthly]\nprice = "990.00"\ncurrency = "RUB"\ndays = 30\nd
 CHECKS: Final = {
     "configuration", "sources", "secrets", "pepper", "plans", "notifications", "bus",
     "payouts", "data directory", "disk", "port", "admin port", "database", "clock", "rights",
-    "migrations", "partitions", "known sources", "waiting", "money", "messages",
+    "migrations", "partitions", "known sources", "signatures", "waiting", "money", "messages",
 }  # fmt: skip
-OF_THE_SCHEMA: Final = ("partitions", "known sources", "waiting", "money", "messages")
+OF_THE_SCHEMA: Final = ("partitions", "known sources", "signatures", "waiting", "money", "messages")
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,17 @@ def test_no_sources_is_a_problem_where_there_is_a_configuration(clinic: Clinic) 
     assert clinic.examine().state("sources") == "problem"
     (clinic.folder / "paidonce.toml").rename(clinic.folder / "other.toml")
     assert clinic.examine("other.toml").state("sources") == "problem"
+
+
+def test_a_secret_of_two_sources_is_a_warning_and_in_production_a_problem(clinic: Clinic) -> None:
+    """SEC-10"""
+    both = SOURCE + SOURCE.replace("payments", "shop") + PLAN
+    for environment, state in (("development", "warning"), ("production", "problem")):
+        clinic.write(f'environment = "{environment}"\n{both}')
+        examined = clinic.examine()
+        assert examined.state("secrets") == state
+        assert "sources.payments and sources.shop" in examined.said("secrets")
+        assert HIDDEN not in json.dumps(examined.findings)
 
 
 def test_weak_and_public_secrets_are_warnings(clinic: Clinic) -> None:

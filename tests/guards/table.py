@@ -1610,6 +1610,42 @@ GUARDS: Final = (
         f"{_SEARCHED}pages_contain_every_match_once",
         is_kin=True,
     ),
+    # Secrets and settings.
+    Guard(
+        "two sources with one secret are refused in production",
+        "SEC-10",
+        "bootstrap/rules.py",
+        'settings.environment == "production"',
+        "settings.environment == None",
+        "tests/providers/test_shared_keys.py::test_production_does_not_start_with_a_shared_secret_wherever_each_is_from",
+    ),
+    Guard(
+        "a verified delivery ends a row of failures",
+        "SEC-11",
+        "guard/failing.py",
+        "            self._recovered.add(source_id)\n",
+        "            pass\n",
+        "tests/reload/test_wrong_secret.py::test_a_wrong_secret_is_told_of_and_what_was_refused_is_processed_after_its_repair",
+        is_kin=True,
+    ),
+    Guard(
+        "one process that refuses settings is enough",
+        "OPS-13",
+        "reload/service.py",
+        'for one in answers if one["reason"]]',
+        "for one in answers if False]",
+        "tests/reload/test_reload.py::test_a_worker_and_a_server_take_settings_together_or_not_at_all",
+        is_kin=True,
+    ),
+    Guard(
+        "what runs ends with the settings that it began with",
+        "OPS-13",
+        "bootstrap/application.py",
+        "while not earlier.is_quiet:",
+        "while False:",
+        "tests/reload/test_reload.py::test_a_handler_that_runs_ends_with_the_settings_that_it_began_with",
+        is_kin=True,
+    ),
     # The door.
     Guard(
         "known addresses are never banned",

@@ -7,7 +7,7 @@ from paidonce.audit.model import AuditQuery, TrailItem
 from paidonce.db.paging import all_pages
 from paidonce.terminal.commands import Json, Limit, query_options
 from paidonce.terminal.output import columns, print_table, rfc3339, show
-from paidonce.terminal.session import Config, operate
+from paidonce.terminal.session import Config, Use, operate
 
 
 def _details(item: TrailItem) -> str:
@@ -29,7 +29,9 @@ _TRAIL: Final = columns("at, actor, action, success, reason, details", **_COMPUT
 @query_options
 def audit(query: AuditQuery, limit: Limit = 50, config: Config = None, json: Json = False) -> None:
     """List the audit log, newest first: who did what, when and why."""
-    found = operate(config, lambda services: all_pages(services.audit.search, query, limit))
+    found = operate(
+        config, lambda services: all_pages(services.audit.search, query, limit), Use.STORED
+    )
     show(found, json, _COLUMNS)
 
 

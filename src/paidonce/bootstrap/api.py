@@ -17,6 +17,7 @@ from paidonce.orders import api as orders_api
 from paidonce.payments import api as payments_api
 from paidonce.payouts import api as payouts_api
 from paidonce.reconciliation import api as reconciliation_api
+from paidonce.reload import api as reload_api
 from paidonce.replay import api as replay_api
 from paidonce.statistics import api as statistics_api
 from paidonce.users import api as users_api
@@ -46,4 +47,5 @@ def operators_api(
     bus_api.add_to(api, services.bus)
     guard_api.add_to(api, services.bans)
     keys_api.add_to(api, services.keys)
+    reload_api.add_to(api, services.reloads)
     return api

@@ -1,291 +1,172 @@
-"""A running process: its background services and its HTTP applications."""
+"""A running process: its database, and the generation of what runs with the current settings."""
 
-import os
-from collections.abc import AsyncIterator, Callable, Mapping, Set
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+import asyncio
+import time
+from collections.abc import AsyncIterator, Set
+from contextlib import asynccontextmanager, suppress
+from typing import Final
 
-from fastapi import FastAPI
-
-from paidonce.api import errors
-from paidonce.bootstrap.api import operators_api
 from paidonce.bootstrap.database import open_migrated_database
-from paidonce.bootstrap.documentation import describe
-from paidonce.bootstrap.exposure import load_exposure
-from paidonce.bootstrap.health import (
-    HealthSource,
-    add_bare_health,
-    add_health,
-    add_metrics,
-    add_probes,
-)
-from paidonce.bootstrap.readiness import Readiness
-from paidonce.bootstrap.rules import (
-    check_settings,
-    load_gateway,
-    load_rules,
-    load_timers,
-    payout_options,
-)
+from paidonce.bootstrap.generation import Generation, Host, open_generation
+from paidonce.bootstrap.registration import check_providers
+from paidonce.bootstrap.rules import check_settings
 from paidonce.bootstrap.services import Services
-from paidonce.bus.bisect import Retries
-from paidonce.bus.consumer import Consumer
-from paidonce.bus.contract import Bus, open_bus
-from paidonce.bus.relay import Relay
-from paidonce.core.actors import Scope as KeyScope
+from paidonce.bus.contract import open_bus
 from paidonce.db.pool import Database
-from paidonce.errors import ConfigurationError, InvalidRequestError
-from paidonce.guard.setup import GuardComponents, build_guard
-from paidonce.inbox.edge import Edge, Receive, Scope, Send, is_delivery, path_within
-from paidonce.inbox.evidence import EvidenceLimits
-from paidonce.inbox.evidence_room import EvidenceRoom
-from paidonce.inbox.group import Group
-from paidonce.inbox.intake import Intake
-from paidonce.inbox.sample_webhooks import add_sample_webhooks
-from paidonce.keys.authenticator import KeyAuthenticator
-from paidonce.keys.pepper import load_pepper
-from paidonce.lookup.worker import MAX_AT_ONCE, LookupWorker
-from paidonce.maintenance.janitor import Janitor, usual_tasks
-from paidonce.notifications.channels import load_channels
-from paidonce.notifications.notifier import Notifier
-from paidonce.payouts import processor, views
-from paidonce.payouts.callbacks import CallbackRetries
-from paidonce.payouts.caller import GatewayCaller
-from paidonce.processing.items import QueueName, Rules, Source
-from paidonce.queue.worker import MAX_BATCH, MAX_BYTES_IN_HAND, Worker
-from paidonce.reconciliation.worker import ReconciliationWorker
-from paidonce.replay.worker import ReplayWorker
+from paidonce.db.queries import Connection
+from paidonce.inbox.edge import Edge, Receive, Scope, Send
+from paidonce.reload import changes
+from paidonce.reload.model import Candidate, Origin
+from paidonce.reload.reloader import Reloader
+from paidonce.reload.store import hurry
 from paidonce.runtime.clock_watch import ClockWatch
-from paidonce.runtime.leader import Leader
-from paidonce.runtime.service import Service, Supervisor
-from paidonce.runtime.wakeup import Wakeup, WakeupReceiver, WakeupSender
+from paidonce.runtime.service import Supervisor
 from paidonce.settings import Role, Settings
-from paidonce.statistics.counting import DroppedCounter
-from paidonce.telemetry import metrics
-from paidonce.wallet.commands import ReservationExpiry
+from paidonce.settings.reading import with_files_read
+from paidonce.telemetry import logger
+
+log = logger(__name__)
 
 ALL_ROLES: Final = frozenset(Role)
+QUIET_POLL_S: Final = 0.02
+RETIRE_S: Final = 40.0
+"""How long a generation may finish what it began, such as a handler; then it is cancelled."""
 
 
-@dataclass(frozen=True, slots=True)
 class App:
-    """A running process."""
+    """A running process. Each reload replaces its generation; the earlier one ends what it began.
 
-    services: Services
-    database: Database
-    edge: Edge | None
-    asgi: "Dispatcher | FastAPI"
-    admin: FastAPI | None
-    """What operators see, where they have a port of their own; then `asgi` has none of it."""
-    finish: Callable[[], None]
-    """Ask background services to finish, before a stop."""
-    give_up: Callable[[], None]
-    """Answer waiting requests with 503, so that their senders try again."""
+    There is one assignment at which the new settings count.
+    """
 
+    def __init__(self, host: Host, generation: Generation) -> None:
+        self._host = host
+        self._current = generation
+        self._earlier: Generation | None = None
+        self._retiring: asyncio.Task[None] | None = None
 
-class Dispatcher:
-    """Passes deliveries to the edge, and everything else to the API of operators."""
+    @property
+    def database(self) -> Database:
+        return self._host.database
 
-    def __init__(self, edge: Edge, api: Any) -> None:
-        self._edge = edge
-        self._api = api
+    @property
+    def settings(self) -> Settings:
+        return self._current.settings
+
+    @property
+    def services(self) -> Services:
+        return self._current.services
+
+    @property
+    def edge(self) -> Edge | None:
+        return self._current.edge
+
+    @property
+    def asgi(self) -> "App":
+        """The ASGI application, which a server keeps for as long as it runs."""
+        return self
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_for_edge = is_delivery(path_within(scope))
-        await (self._edge if is_for_edge else self._api)(scope, receive, send)
+        """Answer a request of an ASGI server."""
+        await self._current(scope, receive, send)
 
+    @property
+    def has_admin(self) -> bool:
+        """Whether operators have an application of their own: `answer_operator`."""
+        return self._current.has_admin
 
-async def accept_bootstrap_key(services: Services) -> bool:
-    """Make the key of PAIDONCE_BOOTSTRAP_KEY valid, if it is set. Raises ConfigurationError."""
-    key = os.environ.get("PAIDONCE_BOOTSTRAP_KEY")
-    if key is None:
-        return False
-    try:
-        await services.keys.ensure(key, "bootstrap", KeyScope.ADMIN)
-    except InvalidRequestError as error:
-        raise ConfigurationError(f"PAIDONCE_BOOTSTRAP_KEY (hidden): {error}") from None
-    return True
+    async def answer_operator(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request at the port of operators."""
+        await self._current.answer_operator(scope, receive, send)
+
+    def finish(self) -> None:
+        """Ask background services to finish, before a stop."""
+        self._current.finish()
+
+    def give_up(self) -> None:
+        """Answer waiting requests with 503, so that their senders try again."""
+        self._current.give_up()
+        if self._earlier is not None:
+            self._earlier.give_up()
+
+    async def use(self, settings: Settings) -> None:
+        """Use these settings for all that begins from now on. Raises DatabaseUnavailableError."""
+        if self._retiring is not None:  # one at a time, so that connections stay few
+            await self._retiring
+        following = await open_generation(self._host, settings)
+        self._earlier, self._current = self._current, following
+        self._earlier.finish()
+        self._retiring = asyncio.create_task(self._retire(self._earlier), name="retire")
+
+    async def _retire(self, earlier: Generation) -> None:
+        added = sorted(self.settings.sources.keys() - earlier.settings.sources.keys())
+        deadline_s = time.monotonic() + RETIRE_S
+        with suppress(asyncio.CancelledError):  # the process stops
+            while not earlier.is_quiet:
+                if time.monotonic() > deadline_s:
+                    break
+                await asyncio.sleep(QUIET_POLL_S)
+        try:
+            await earlier.close()
+            if added:
+                await hurry(self.database, added)
+        except Exception as error:
+            log.error("retiring_failed", exc_info=error)
+        finally:
+            self._earlier = None
+
+    async def close(self) -> None:
+        """Process and answer what was accepted, and stop."""
+        if self._retiring is not None and not self._retiring.done():
+            self._retiring.cancel()
+            await asyncio.wait([self._retiring])
+        await self._current.close()
 
 
 @asynccontextmanager
-async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIterator[App]:
-    """A process with these roles. At the end, accepted deliveries are processed and answered."""
+async def running(
+    settings: Settings, roles: Set[Role] = ALL_ROLES, origin: Origin | None = None
+) -> AsyncIterator[App]:
+    """A process with these roles. At the end, accepted deliveries are processed and answered.
+
+    With an origin it takes part in reloads.
+    """
+    settings = with_files_read(settings)
     bus = open_bus(settings.bus)
     check_settings(settings)
-    async with open_migrated_database(settings) as database, AsyncExitStack() as stack:
-        rules, sources = await load_rules(settings, database)
-        metrics.start_at_zero(source.labels for source in sources.values())
-        services = Services(database, rules, load_pepper(settings), settings.wallet)
-        stack.push_async_callback(services.wallet_commands.stop)
-        stack.push_async_callback(bus.close)
-        wakeup = Wakeup()
+    async with open_migrated_database(settings) as database:
         clock_watch = ClockWatch(database)
         await clock_watch.compare()
-        background = Supervisor(
-            clock_watch, *_background(settings, roles, database, rules, sources, bus, wakeup)
-        )
-        await stack.enter_async_context(background.running())
-        group = Group(database, rules, settings.server.max_waiting, wakeup)
-        is_queued = settings.server.mode == "queued"
-        receiving = Supervisor()
-        guard = await build_guard(settings, database, rules.routes) if Role.WEB in roles else None
-        evidence = EvidenceLimits(
-            EvidenceRoom(database, settings.limits, rules.routes),
-            guard.guard.has_sent_to if guard else None,
-        )
-        intake = Intake(group, database, sources, is_queued, evidence, clock_watch)
-        if guard is not None:
-            group.start()
-            stack.push_async_callback(group.stop)
-            receiving.add(WakeupSender(database, wakeup), *guard.services)
-            receiving.add(DroppedCounter(database, intake.dropped))
-        await stack.enter_async_context(receiving.running())
-        readiness = Readiness(
-            database, *((group, partial(accept_bootstrap_key, services)) if guard else ())
-        )
-        stack.push_async_callback(readiness.close)
-        health = HealthSource(services, readiness, intake.sources, (background, receiving))
-        edge, asgi, admin = _build_api(settings, rules, health, intake, guard)
-
-        def give_up() -> None:
-            group.give_up()
-            services.wallet_commands.give_up()
-
-        yield App(services, database, edge, asgi, admin, background.finish, give_up)
+        lasting = Supervisor(clock_watch)
+        host = Host(database, bus, roles, clock_watch, lasting)
+        try:
+            app = App(host, await open_generation(host, settings))
+            if origin is not None:
+                lasting.add(_reloader(app, origin))
+            try:
+                async with lasting.running():
+                    yield app
+            finally:
+                await app.close()
+        finally:
+            await bus.close()
 
 
-def _background(
-    settings: Settings,
-    roles: Set[Role],
-    database: Database,
-    rules: Rules,
-    sources: Mapping[str, Source],
-    bus: Bus,
-    wakeup: Wakeup,
-) -> list[Service]:
-    """The background services of these roles. Their leader roles share one session."""
-    leader, bus_wakeup = Leader(database), Wakeup()
-    retries = Retries(**settings.retry.model_dump(exclude={"handler_for_h"}))
-    consumer = partial(
-        Consumer, bus, database, retries=retries, routes=rules.routes, wakeup=bus_wakeup
-    )
-    services: list[Service] = []
-    if Role.WORKER in roles:
-        timers = load_timers(settings, sources)
-        services += [
-            WakeupReceiver(database, wakeup),
-            *_workers(settings, database, rules, wakeup, leader),
-            ReconciliationWorker(database, rules, wakeup, timers, leader=leader),
-        ]
-    if Role.RELAY in roles:
-        channels = load_channels(settings.notifications)
-        if channels:
-            services.append(Notifier(channels, leader, settings.server.public_url))
-        services.append(Relay(bus, leader, bus_wakeup))
-    if Role.PAYMENTS in roles:
-        gateway, options = load_gateway(settings), payout_options(settings, rules)
-        if gateway is not None and options is not None:
-            services += [
-                consumer(
-                    name=processor.GROUP,
-                    aggregate_types=processor.AGGREGATE_TYPES,
-                    consume=processor.PayoutProcessor(options).consume,
-                ),
-                GatewayCaller(database, gateway, options, bus_wakeup),
-                CallbackRetries(database, options),
-            ]
-    if Role.QUERY in roles:
-        types = views.AGGREGATE_TYPES
-        services.append(consumer(name=views.GROUP, aggregate_types=types, consume=views.consume))
-    if Role.JANITOR in roles:
-        tasks = [ReservationExpiry(), *usual_tasks(settings.retention)]
-        services.append(Janitor(tasks, leader))
-    return services
+def _reloader(app: App, origin: Origin) -> Reloader:
+    async def prepare(connection: Connection) -> Candidate:
+        candidate = await asyncio.to_thread(_read, app.settings, origin)
+        await check_providers(connection, candidate.settings)
+        return candidate
+
+    async def take(candidate: Candidate) -> None:
+        if candidate.changed:
+            await app.use(candidate.settings)
+
+    return Reloader(app.database, origin, prepare, take)
 
 
-def _workers(
-    settings: Settings, database: Database, rules: Rules, wakeup: Wakeup, leader: Leader
-) -> list[Service]:
-    """All services that process stored events."""
-    # How many events a worker may hold in memory, by the largest possible body.
-    limit = min(max(MAX_BYTES_IN_HAND // settings.server.max_body_bytes, 1), MAX_BATCH)
-    # These process one event in a transaction. Without handlers one empties the queue.
-    hook_workers = settings.handler_concurrency if rules.handlers else 1
-    return [
-        Worker(database, rules, wakeup, limit),
-        LookupWorker(database, rules, wakeup, min(limit, MAX_AT_ONCE), leader=leader),
-        *(Worker(database, rules, wakeup, 1, QueueName.HOOKS) for _ in range(hook_workers)),
-        ReplayWorker(database, rules, wakeup, limit, leader),
-    ]
-
-
-def _build_api(
-    settings: Settings,
-    rules: Rules,
-    health: HealthSource,
-    intake: Intake,
-    guard: GuardComponents | None,
-) -> "tuple[Edge | None, Dispatcher | FastAPI, FastAPI | None]":
-    """The HTTP applications: of deliveries, and of operators if they have a port of their own.
-
-    Without the web role only health and metrics are answered.
-    """
-    admin = _build_admin_api(settings, rules, health, intake, guard)
-    public = admin
-    has_admin_port = settings.server.admin_port is not None
-    if has_admin_port:
-        public = _bare_api(rules)
-        add_probes(public, health)
-        add_bare_health(public, health)
-    if guard is None:
-        return None, public, admin if has_admin_port else None
-    server, takes_tests = settings.server, settings.environment != "production"
-    edge = Edge(
-        intake,
-        guard.addresses,
-        guard.guard,
-        server.max_body_bytes,
-        server.request_timeout_s,
-        takes_tests,
-    )
-    return edge, Dispatcher(edge, public), admin if has_admin_port else None
-
-
-def _build_admin_api(
-    settings: Settings,
-    rules: Rules,
-    health: HealthSource,
-    intake: Intake,
-    guard: GuardComponents | None,
-) -> FastAPI:
-    services = health.services
-    exposure = load_exposure(settings, has_keys=guard is not None)
-    if guard is None:
-        api = _bare_api(rules)
-    else:
-        api = operators_api(
-            services,
-            KeyAuthenticator(
-                services.keys, guard.addresses, guard.api_key_limit, guard.security_log
-            ),
-            rules.masker,
-            settings.server.max_body_bytes,
-        )
-    add_probes(api, health)
-    add_health(api, health, exposure)
-    add_metrics(api, services, exposure)
-    if guard is not None:
-        takes_tests = settings.environment != "production"
-        add_sample_webhooks(api, services.orders, intake, takes_tests)
-        describe(api, intake.sources)
-    return api
-
-
-def _bare_api(rules: Rules) -> FastAPI:
-    """An application without the calls of operators."""
-    api = FastAPI(openapi_url=None)
-    api.state.masker = rules.masker
-    errors.add_to(api)
-    return api
+def _read(current: Settings, origin: Origin) -> Candidate:
+    """Read the settings again and check them. Raises ConfigurationError."""
+    candidate = changes.compare(current, with_files_read(origin.load()), origin)
+    check_settings(candidate.settings)
+    return candidate

@@ -4,6 +4,9 @@ INSERT INTO sources (name, provider) VALUES (:name, :provider) ON CONFLICT (name
 -- name: find_source
 SELECT id, provider FROM sources WHERE name = :name;
 
+-- name: all_sources
+SELECT name, provider FROM sources;
+
 -- name: lock_plans
 SELECT pg_advisory_xact_lock(7161203458913);
 

@@ -8,6 +8,7 @@ from paidonce.core.money import Money
 from paidonce.core.plans import Plan
 from paidonce.db.queries import Connection, from_row, load_queries
 from paidonce.errors import ConfigurationError
+from paidonce.settings import Settings
 
 QUERIES: Final = load_queries(__file__)
 
@@ -21,11 +22,23 @@ async def register_source(connection: Connection, name: str, provider: str) -> S
     row = await QUERIES["find_source"].row(connection, name=name)
     assert row is not None
     if row["provider"] != provider:
-        raise ConfigurationError(
-            f"sources.{name}.provider = {provider!r}: this source has events of provider "
-            f"{row['provider']!r} already; give the new one another name"
-        )
+        raise _other_provider(name, provider, row["provider"])
     return SourceId(row["id"])
+
+
+async def check_providers(connection: Connection, settings: Settings) -> None:
+    """Raise ConfigurationError if a registered source has another provider. Writes nothing."""
+    for row in await QUERIES["all_sources"].rows(connection):
+        chosen = settings.sources.get(row["name"])
+        if chosen is not None and chosen.provider != row["provider"]:
+            raise _other_provider(row["name"], chosen.provider, row["provider"])
+
+
+def _other_provider(name: str, chosen: str, known: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"sources.{name}.provider = {chosen!r}: this source has events of provider {known!r} "
+        "already; give the new one another name"
+    )
 
 
 async def sync_plans(connection: Connection, configured: Iterable[Plan]) -> list[Plan]:
@@ -37,17 +50,18 @@ async def sync_plans(connection: Connection, configured: Iterable[Plan]) -> list
     await QUERIES["lock_plans"].row(connection)
     now = await QUERIES["next_version"].value(connection)
     wanted = {plan.id: _terms(plan) for plan in configured}
-    on_sale = {one.id: _terms(one) for one in await _all_plans(connection) if not one.valid_until}
+    on_sale = {one.id: _terms(one) for one in await all_plans(connection) if not one.valid_until}
     for plan_id, terms in on_sale.items():
         if wanted.get(plan_id) != terms:
             await QUERIES["end_plan"].run(connection, plan_id=plan_id, now=now)
     for plan_id, terms in wanted.items():
         if on_sale.get(plan_id) != terms:
             await QUERIES["add_plan"].run(connection, plan_id=plan_id, now=now, **terms)
-    return await _all_plans(connection)
+    return await all_plans(connection)
 
 
-async def _all_plans(connection: Connection) -> list[Plan]:
+async def all_plans(connection: Connection) -> list[Plan]:
+    """All versions of all plans."""
     rows = await QUERIES["all_plans"].rows(connection)
     return [from_row(Plan, row, price=Money(row["price_minor"], row["currency"])) for row in rows]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
 from paidonce.bootstrap.exposure import load_metrics_token
-from paidonce.bootstrap.registration import register_source, sync_plans
+from paidonce.bootstrap.registration import all_plans, register_source, sync_plans
 from paidonce.clock import CLOCK
 from paidonce.core.events import SourceId
 from paidonce.core.masking import Masker
@@ -21,16 +21,22 @@ from paidonce.notifications.channels import load_channels, routes
 from paidonce.payouts.gateway import Gateway
 from paidonce.payouts.processor import PayoutOptions
 from paidonce.processing.items import Rules, Source
-from paidonce.providers import load_providers, load_source_secrets
+from paidonce.providers import load_providers, load_source_secrets, readable_source_secrets
+from paidonce.providers.shared_keys import shared_keys
 from paidonce.reconciliation.worker import Timer
 from paidonce.settings import PlanSettings, Settings
 from paidonce.settings.secrets import resolve_secret
-from paidonce.telemetry import mask_with
+from paidonce.telemetry import logger, mask_with
+
+log = logger(__name__)
 
 
 def check_settings(settings: Settings) -> None:
     """Raise ConfigurationError for every mistake that is visible before the start."""
-    load_providers(settings)
+    if found := shared_keys(load_providers(settings)):
+        if settings.environment == "production":
+            raise ConfigurationError("\n".join(found))
+        log.warning("shared_keys", detail=found)
     load_plans(settings.plans)
     load_addresses(settings)
     check_limits(settings)
@@ -79,6 +85,17 @@ async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dic
         timedelta(seconds=settings.alerts.unapplied_after_s),
     )
     return rules, sources
+
+
+async def load_stored_rules(settings: Settings, database: Database) -> tuple[Rules, list[str]]:
+    """Rules without sources, and which secrets cannot be read here. Registers nothing."""
+    known, unknown = readable_source_secrets(settings)
+    masker = Masker(known)
+    mask_with(masker)
+    async with database.connection() as connection:
+        plans = await all_plans(connection)
+    rules = Rules(plan_book(plans), {}, RetryPolicy(**settings.retry.model_dump()), masker=masker)
+    return rules, unknown
 
 
 def load_plans(configured: Mapping[str, PlanSettings]) -> list[Plan]:

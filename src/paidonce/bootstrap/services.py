@@ -1,11 +1,11 @@
 """Every service of the capabilities, composed on one database."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from paidonce.audit.service import AuditService
 from paidonce.bootstrap.database import open_migrated_database
-from paidonce.bootstrap.rules import check_settings, load_rules
+from paidonce.bootstrap.rules import check_settings, load_rules, load_stored_rules
 from paidonce.bus.service import BusService
 from paidonce.db.pool import Database
 from paidonce.events.service import EventService
@@ -21,6 +21,7 @@ from paidonce.payouts.service import PayoutService
 from paidonce.processing.items import Rules
 from paidonce.reconciliation.service import ReconciliationService
 from paidonce.reconciliation.worker import ReconciliationWorker
+from paidonce.reload.service import ReloadService
 from paidonce.replay.service import DeadLetterService, ReplayService
 from paidonce.runtime.leader import Leader
 from paidonce.runtime.service import Supervisor
@@ -59,6 +60,28 @@ class Services:
         self.keys = KeyService(database, pepper)
         self.bans = BanService(database)
         self.audit = AuditService(database)
+        self.reloads = ReloadService(database)
+
+
+@asynccontextmanager
+async def open_stored_services(
+    settings: Settings, tell: Callable[[str], None]
+) -> AsyncIterator[Services]:
+    """The services for commands that work on what is stored, such as lists.
+
+    They need no secrets, no handlers and no sources.
+
+    Secrets that cannot be read here cannot be masked either; `tell` is told their names.
+    """
+    async with open_migrated_database(settings) as database:
+        rules, unknown = await load_stored_rules(settings, database)
+        if unknown:
+            tell(f"Not masked, because they cannot be read here: {', '.join(unknown)}")
+        services = Services(database, rules, None, settings.wallet)
+        try:
+            yield services
+        finally:
+            await services.wallet_commands.stop()
 
 
 @asynccontextmanager

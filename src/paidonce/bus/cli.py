@@ -10,7 +10,7 @@ from paidonce.bus.model import BusDeadLetterFilter, BusDeadLetterQuery
 from paidonce.db.paging import all_pages
 from paidonce.terminal.commands import Commands, Json, Limit, Reason, Result, Yes, query_options
 from paidonce.terminal.output import columns, confirm, print_table, show, stderr
-from paidonce.terminal.session import Config, Services, operate, operator
+from paidonce.terminal.session import Config, Services, Use, operate, operator
 
 if TYPE_CHECKING:
     from paidonce.bus.model import BusDeadLetterCount, BusStatus
@@ -43,7 +43,7 @@ def _print_status(found: "BusStatus") -> None:
     print_table(found.groups, _GROUPS)
 
 
-@commands.operation("status", _print_status)
+@commands.operation("status", _print_status, use=Use.STORED)
 def status(services: Services) -> Result:
     """Show unpublished messages, and the lag of each consumer group."""
     return services.bus.status()
@@ -69,7 +69,9 @@ def list_dead_letters(
     query: BusDeadLetterQuery, limit: Limit = 50, config: Config = None, json: Json = False
 ) -> None:
     """List messages that could not be consumed, newest first."""
-    found = operate(config, lambda services: all_pages(services.bus.search, query, limit))
+    found = operate(
+        config, lambda services: all_pages(services.bus.search, query, limit), Use.STORED
+    )
     show(found, json, _DISCARDED if query.discarded else _PENDING)
 
 

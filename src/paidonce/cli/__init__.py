@@ -24,11 +24,12 @@ from paidonce.orders import cli as orders_cli
 from paidonce.payments import cli as payments_cli
 from paidonce.payouts import cli as payouts_cli
 from paidonce.reconciliation import cli as reconciliation_cli
+from paidonce.reload import cli as reload_cli
 from paidonce.replay import cli as replay_cli
 from paidonce.settings import Settings
 from paidonce.statistics import cli as statistics_cli
 from paidonce.terminal.output import stderr, stdout
-from paidonce.terminal.session import exit_code, provide_services
+from paidonce.terminal.session import Use, exit_code, provide_services
 from paidonce.users import cli as users_cli
 from paidonce.wallet import cli as wallet_cli
 
@@ -53,9 +54,10 @@ for command in (
     statistics_cli.stats,
     reconciliation_cli.reconcile,
     audit_cli.audit,
+    reload_cli.reload,
 ):
     app.command()(command)
-events_cli.commands.operation("reprocess", replay_cli.print_reprocessed)(replay_cli.reprocess)
+events_cli.commands.command("reprocess")(replay_cli.reprocess)
 for group in (
     events_cli.commands,
     payments_cli.commands,
@@ -76,10 +78,14 @@ for group in (
 
 
 @asynccontextmanager
-async def _open_services(settings: Settings, reconciles: bool) -> "AsyncIterator[Services]":
-    from paidonce.bootstrap.services import open_services
+async def _open_services(settings: Settings, use: Use) -> "AsyncIterator[Services]":
+    from paidonce.bootstrap.services import open_services, open_stored_services
 
-    async with open_services(settings, reconciles) as services:
+    if use is Use.STORED:
+        async with open_stored_services(settings, stderr.print) as services:
+            yield services
+        return
+    async with open_services(settings, use is Use.RECONCILE) as services:
         yield services
 
 

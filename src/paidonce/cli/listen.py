@@ -8,9 +8,10 @@ import typer
 from paidonce.core.printable import printable
 from paidonce.events.cli import COLUMNS, POLL_S
 from paidonce.events.model import EventQuery, EventView
+from paidonce.settings.reading import load_settings
 from paidonce.terminal.commands import Json
 from paidonce.terminal.output import line_of, print_json, stderr, stdout
-from paidonce.terminal.session import Config, load_command_settings, open_services, run
+from paidonce.terminal.session import Config, Use, open_services, run
 
 if TYPE_CHECKING:
     from paidonce.cli.http import Forwarded
@@ -35,11 +36,11 @@ def listen(
     from paidonce.cli.http import FORWARD_TIMEOUT_S, MAX_AT_ONCE, Forwarder, client_session
     from paidonce.events.service import EventFollower
 
-    settings, _ = load_command_settings(config)
+    settings = load_settings(config)
 
     async def within() -> None:
         async with (
-            open_services(settings) as services,
+            open_services(settings, Use.STORED) as services,
             client_session(MAX_AT_ONCE, FORWARD_TIMEOUT_S) as session,
         ):
             forwarder = Forwarder(forward_to, session)

@@ -12,6 +12,8 @@ import typer
 from rich.text import Text
 
 from paidonce.errors import ConfigurationError, did_you_mean
+from paidonce.reload.model import Origin
+from paidonce.runtime import hangup
 from paidonce.settings import METRICS_FOLDER, Role
 from paidonce.terminal.commands import Json
 from paidonce.terminal.output import Columns, print_table, show, stderr
@@ -36,6 +38,8 @@ def serve(
     ] = ",".join(Role),
 ) -> None:
     """Run the service. Without a configuration it runs a demo on an embedded database."""
+    origin = Origin(lambda: load_command_settings(config, host=host, port=port)[0])
+    hangup.reload_on_hangup(origin)
     settings, is_demo = load_command_settings(config, host=host, port=port)
     chosen = _roles(roles)
     with _shared_metrics(processes):
@@ -47,7 +51,9 @@ def serve(
         listeners = server.open_listeners(settings.server)
 
         def serve_at(place: Place) -> None:
-            run(server.serve(settings, is_demo, stderr.print, listeners, chosen, place))
+            hangup.reload_on_hangup(origin)  # a child has the handler of its parent until then
+            given = settings if place.is_first_start else server.current_settings(settings, origin)
+            run(server.serve(given, is_demo, stderr.print, listeners, chosen, place, origin))
 
         if processes == 1:
             serve_at(ALONE)
@@ -78,9 +84,11 @@ def _work(config: Path | None, host: str | None, port: int | None, what: str, *r
     if host is not None or port is not None:
         serve(config, host, port, 1, ",".join(roles))
         return
-    settings, _ = load_command_settings(config)
+    origin = Origin(lambda: load_command_settings(config)[0])
+    hangup.reload_on_hangup(origin)
+    settings = origin.load()
     message = f"Paidonce {what}. `paidonce serve` receives deliveries."
-    run(server.work(settings, frozenset(roles), lambda: stderr.print(message)))
+    run(server.work(settings, frozenset(roles), lambda: stderr.print(message), origin))
 
 
 def migrate(config: Config = None) -> None:

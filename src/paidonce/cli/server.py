@@ -16,17 +16,22 @@ from typing import Any, Final
 
 import uvicorn
 
-from paidonce.bootstrap.application import ALL_ROLES, App, accept_bootstrap_key, running
+from paidonce.bootstrap.application import ALL_ROLES, App, running
+from paidonce.bootstrap.generation import accept_bootstrap_key
+from paidonce.bootstrap.rules import check_settings
 from paidonce.core.actors import Scope
 from paidonce.errors import ConfigurationError
 from paidonce.inbox.capacity import Capacity
 from paidonce.inbox.connection import GuardedConnection
-from paidonce.inbox.edge import Edge
 from paidonce.inbox.framing import RequestLimits
 from paidonce.inbox.protocol import DeliveryConnection
+from paidonce.reload.changes import NEEDS_RESTART
+from paidonce.reload.model import Origin
 from paidonce.runtime.crashpoints import arm
+from paidonce.runtime.hangup import ignore_hangup
 from paidonce.runtime.processes import ALONE, ENDING, Place
 from paidonce.settings import Role, ServerSettings, Settings, demo
+from paidonce.settings.reading import with_files_read
 from paidonce.telemetry import configure_logging, flush_log, logger
 
 log = logger(__name__)
@@ -78,6 +83,7 @@ async def serve(
     listeners: Listeners,
     roles: Set[Role] = ALL_ROLES,
     place: Place = ALONE,
+    origin: Origin | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; accepted deliveries are processed and answered."""
     configure_logging(settings.log)
@@ -87,7 +93,7 @@ async def serve(
         with _cancelled_by_signals():
             # Every process receives and processes; one runs the maintenance.
             own_roles = roles if place.leads else roles - {Role.JANITOR}
-            async with running(settings, own_roles) as app:
+            async with running(settings, own_roles, origin) as app:
                 has_bootstrap_key = await accept_bootstrap_key(app.services)
                 if place.leads:
                     has_key = has_bootstrap_key or Role.WEB not in roles
@@ -103,16 +109,29 @@ async def serve(
 async def _serve_all(app: App, settings: Settings, listeners: Listeners) -> None:
     """Serve deliveries, and operators if they have a port of their own, until both have stopped."""
     server = settings.server
-    public = _Server(_uvicorn(app.asgi, _connection(app.edge, server)), app)
-    if listeners.admin is None or app.admin is None:
+    public = _Server(_uvicorn(app.asgi, _connection(app, server)), app)
+    if listeners.admin is None or not app.has_admin:
         await public.serve(sockets=[listeners.public])
         return
     public.admin = _AdminServer(
-        _uvicorn(app.admin, _connection(None, server, MAX_ADMIN_CONNECTIONS))
+        _uvicorn(app.answer_operator, _connection(None, server, MAX_ADMIN_CONNECTIONS))
     )
     async with asyncio.TaskGroup() as both:
         both.create_task(public.admin.serve(sockets=[listeners.admin]))
         await public.serve(sockets=[listeners.public])
+
+
+def current_settings(started_with: Settings, origin: Origin) -> Settings:
+    """The settings of a process that replaces a dead one: as they are now, if they are valid."""
+    try:
+        settings = with_files_read(origin.load())
+        kept = {name: getattr(started_with, name) for name in NEEDS_RESTART}
+        settings = settings.model_copy(update=kept)
+        check_settings(settings)
+    except ConfigurationError as error:
+        log.error("settings_refused", reason=str(error), detail="those of the start are used")
+        return started_with
+    return settings
 
 
 def _uvicorn(asgi: Any, connection: type[GuardedConnection]) -> uvicorn.Config:
@@ -144,14 +163,16 @@ def _cancelled_by_signals() -> Iterator[None]:
             raise
 
 
-async def work(settings: Settings, roles: Set[Role], on_start: Callable[[], None]) -> None:
+async def work(
+    settings: Settings, roles: Set[Role], on_start: Callable[[], None], origin: Origin
+) -> None:
     """Do the work of these roles without a socket, until SIGTERM or SIGINT."""
     configure_logging(settings.log)
     arm(settings.environment)
     stop = asyncio.Event()
     for number in ENDING:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with running(settings, roles):
+    async with running(settings, roles, origin):
         on_start()
         await stop.wait()
     flush_log()
@@ -163,6 +184,7 @@ def _exit_in_any_case() -> None:
 
     The event loop and the interpreter would wait for it for ever.
     """
+    ignore_hangup()
     end = threading.Timer(LEAVE_S, _exit)
     end.daemon = True
     end.start()
@@ -217,7 +239,7 @@ class _Server(uvicorn.Server):
 
 
 def _connection(
-    edge: Edge | None, server: ServerSettings, most: int | None = None
+    app: App | None, server: ServerSettings, most: int | None = None
 ) -> type[GuardedConnection]:
     """The protocol class that uvicorn uses for connections."""
     most = most or raise_file_limit() // 2
@@ -228,9 +250,10 @@ def _connection(
         ),
         "capacity": Capacity(min(server.max_connections, most), server.max_total_body_bytes),
     }
-    if edge is None:
+    if app is None or app.edge is None:
         return type("BoundConnection", (GuardedConnection,), bound)
-    return type("BoundConnection", (DeliveryConnection,), {**bound, "edge": edge})
+    current = property(lambda _: app.edge)  # each delivery asks for it: a reload changes it
+    return type("BoundConnection", (DeliveryConnection,), {**bound, "edge": current})
 
 
 def raise_file_limit() -> int:

@@ -24,6 +24,7 @@ class NotificationKind(StrEnum):
     RECEIVABLE = "receivable"  # a refund took more than its wallet holds
     FAILED = "failed"  # any other final failure
     HANDLER_FAILING = "handler_failing"  # a handler of the user's own fails again and again
+    SIGNATURES = "signatures"  # verified senders of a source fail: its secret is wrong
     BAN = "ban"  # an address was banned
     EVIDENCE = "evidence"  # no more evidence of rejected deliveries is stored today
     WALLET_PAYMENT = "wallet_payment"  # a payout needs a person

@@ -15,6 +15,7 @@ from paidonce.db.schema import current_revision, known_revisions, next_month, pa
 from paidonce.doctor.checks import CheckResult, defect, ok, problem, refused, skipped, warning
 from paidonce.errors import PaidonceError
 from paidonce.events import store as events_store
+from paidonce.guard.failing import ENOUGH
 from paidonce.maintenance.partitions import attached_partitions
 from paidonce.payments import store as payments_store
 from paidonce.settings import Settings
@@ -149,6 +150,17 @@ async def _registered_sources(connection: Connection, settings: Settings) -> Che
     return ok("; ".join(notes))
 
 
+async def _signatures(connection: Connection, settings: Settings) -> CheckResult:
+    rows = await QUERIES["failing_sources"].rows(connection, enough=ENOUGH)
+    if not rows:
+        return ok("no verified sender fails")
+    since = ", ".join(f"{row['name']} since {row['first_at']:%Y-%m-%dT%H:%M:%SZ}" for row in rows)
+    return warning(
+        f"signatures of verified senders fail: {since}",
+        "correct the secrets, `paidonce reload`, then `paidonce events reprocess --refused`",
+    )
+
+
 async def _waiting(connection: Connection, settings: Settings) -> CheckResult:
     overdue_s = await QUERIES["overdue"].value(connection) or 0.0
     backlog = {row["status"]: row["number"] for row in await events_store.backlog(connection)}
@@ -232,6 +244,7 @@ CHECKS: Final[dict[str, Callable[[Connection, Settings], Awaitable[CheckResult]]
     "migrations": _migrations,
     "partitions": _partitions,
     "known sources": _registered_sources,
+    "signatures": _signatures,
     "waiting": _waiting,
     "money": _money,
     "messages": _messages,

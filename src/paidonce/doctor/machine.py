@@ -20,6 +20,7 @@ from paidonce.guard.setup import load_addresses
 from paidonce.keys.pepper import load_pepper, pepper_file
 from paidonce.notifications.channels import load_channels
 from paidonce.providers import load_providers
+from paidonce.providers.shared_keys import shared_keys
 from paidonce.settings import Settings
 from paidonce.settings.secrets import resolve_secret
 
@@ -101,6 +102,13 @@ def _wrong_sources(settings: Settings) -> Iterator[str]:
 
 
 def _secrets(installation: Installation) -> CheckResult:
+    shared: list[str] = []
+    with suppress(PaidonceError):  # reported by the check of the sources
+        shared = shared_keys(load_providers(installation.settings))
+    if shared:
+        is_refused = installation.settings.environment == "production"
+        remedy = "give each source its own; in production the service does not start like this"
+        return (problem if is_refused else warning)("; ".join(shared), remedy)
     weak, bare = [], []
     for key, reference in _references(installation.settings):
         kind, _, place = reference.partition(":")

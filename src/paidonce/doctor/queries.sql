@@ -16,3 +16,9 @@ SELECT extract(epoch FROM now() - run_at)::float8 AS overdue_s
   FROM event_queue
  ORDER BY run_at, id
  LIMIT 1;
+
+-- name: failing_sources
+SELECT s.name, f.first_at
+  FROM failing_sources AS f JOIN sources AS s ON s.id = f.source_id
+ WHERE f.failures >= :enough
+ ORDER BY s.name;

@@ -8,9 +8,10 @@ from paidonce.audit.cli import print_trail
 from paidonce.core.printable import printable
 from paidonce.db.paging import all_pages
 from paidonce.events.model import EventDetail, EventQuery, NewEventFilter
+from paidonce.settings.reading import load_settings
 from paidonce.terminal.commands import Commands, Json, Limit, Result, query_options
 from paidonce.terminal.output import columns, print_body, print_fields, print_line, stderr, stdout
-from paidonce.terminal.session import Config, Services, load_command_settings, open_services, run
+from paidonce.terminal.session import Config, Services, Use, open_services, run
 
 commands = Commands("events", "Events: every delivery that was stored.")
 
@@ -21,7 +22,7 @@ COLUMNS: Final = columns(
 )
 
 
-@commands.operation("list", COLUMNS)
+@commands.operation("list", COLUMNS, use=Use.STORED)
 def list_events(services: Services, query: EventQuery, limit: Limit = 50) -> Result:
     """List events, newest first."""
     return all_pages(services.events.search, query, limit)
@@ -40,7 +41,7 @@ def _print_event(event: EventDetail) -> None:
         stderr.print(f"… of {event.evidence.size} bytes")
 
 
-@commands.operation("show", _print_event)
+@commands.operation("show", _print_event, use=Use.STORED)
 def show_event(services: Services, event_id: UUID) -> Result:
     """Show an event with its audit trail and its masked evidence."""
     return services.events.get(event_id, with_evidence=True)
@@ -52,10 +53,10 @@ def follow(query: NewEventFilter, config: Config = None, json: Json = False) -> 
     """Print new events as they arrive, until Ctrl-C."""
     from paidonce.events.service import EventFollower
 
-    settings, _ = load_command_settings(config)
+    settings = load_settings(config)
 
     async def within() -> None:
-        async with open_services(settings) as services:
+        async with open_services(settings, Use.STORED) as services:
             follower = EventFollower(services.events, EventQuery(**query.filters()))
             stderr.print("Following; Ctrl-C ends it.")
             while True:

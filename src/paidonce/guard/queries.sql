@@ -54,3 +54,23 @@ SELECT address, source_id, verified_at
  WHERE verified_at > :since
  ORDER BY verified_at DESC
  LIMIT :limit;
+
+-- name: failing_sources
+SELECT source_id FROM failing_sources WHERE failures > 0;
+
+-- name: count_failures
+-- Returns whether people should be told, once in a while.
+INSERT INTO failing_sources AS f (source_id, failures, address)
+VALUES (:source_id, :failures, :address)
+ON CONFLICT (source_id) DO UPDATE
+   SET failures = least(f.failures::bigint + excluded.failures, 2147483647), address = excluded.address,
+       first_at = CASE WHEN f.failures = 0 THEN excluded.first_at ELSE f.first_at END
+RETURNING failures, first_at,
+          failures >= :enough::integer
+          AND (told_at IS NULL OR told_at < now() - make_interval(secs => :quiet_s::float8)) AS is_due;
+
+-- name: set_told
+UPDATE failing_sources SET told_at = now() WHERE source_id = :source_id;
+
+-- name: reset_failures
+UPDATE failing_sources SET failures = 0 WHERE source_id = ANY (:source_ids::smallint[]) AND failures > 0;

@@ -108,6 +108,8 @@ class RequestGuard:
             limit.hit(unit)
         if suspicion is not None:
             self._suspect(address, unit, suspicion)
+        if suspicion is Suspicion.BAD_SIGNATURE and source and self.has_sent_to(unit, source.id):
+            self._senders.failing.failed(unit, source)
         score = self._senders.bans.score(unit)
         self._log.note(action, unit, _name(source), request_id, score)
 
@@ -126,6 +128,7 @@ class RequestGuard:
 
     def verified(self, address: str | None, source_id: SourceId) -> None:
         """Record the sender of a verified delivery that is not a replay."""
+        self._senders.failing.verified(source_id)
         if not address:  # a Unix socket
             return
         unit = sender_unit(address)

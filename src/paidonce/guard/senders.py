@@ -12,6 +12,7 @@ from paidonce.core.events import SourceId
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.guard.bans import OVERLAP, QUERIES, VERIFIED_DAYS, BanPolicy, Bans, Suspicion
+from paidonce.guard.failing import FailingSources
 from paidonce.guard.security_log import SecurityLog
 from paidonce.notifications.model import Routes
 from paidonce.runtime.bounded import MAX_ENTRIES, Bounded
@@ -42,6 +43,7 @@ class SenderRecords(Service):
         self._log = security_log
         self._verified = VerifiedSenders()
         self.bans = Bans(policy, routes or {})
+        self.failing = FailingSources(routes or {})
 
     def is_banned(self, address: str) -> bool:
         """Whether its requests are rejected."""
@@ -83,6 +85,7 @@ class SenderRecords(Service):
         async with self._database.connection() as connection:
             await self._verified.sync(connection)
         await self.bans.sync(self._database)
+        await self.failing.sync(self._database)
 
 
 class VerifiedSenders:

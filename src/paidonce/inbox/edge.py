@@ -136,6 +136,8 @@ class Edge:
         self.max_body_bytes = max_body_bytes
         self._request_timeout_s = request_timeout_s
         self._takes_tests = takes_tests
+        self.in_flight = 0
+        """How many deliveries are being answered."""
         self._name = new_id().hex
         self._numbers = count(1)
         self._too_large = Problem(
@@ -165,8 +167,16 @@ class Edge:
 
     async def answer(self, call: WebhookRequest, body: bytes) -> WebhookResponse:
         """The response to a delivery, after the commit. Never raises."""
+        self.in_flight += 1
+        try:
+            return await self._answer(call, body)
+        finally:
+            self.in_flight -= 1
+
+    async def _answer(self, call: WebhookRequest, body: bytes) -> WebhookResponse:
         source = self._source(call)
-        assert source is not None
+        if source is None:  # it left the settings while the body arrived
+            return self._problem_response(call, NO_SOURCE)
         is_test = TEST_HEADER in call.headers
         request = Request(call.id, call.address, call.started_s, is_test)
         try:
@@ -194,7 +204,7 @@ class Edge:
         headers = named_headers(scope["headers"])
         peer = scope["client"][0] if scope.get("client") else None
         call = WebhookRequest(scope["method"], path_within(scope), headers, peer, self.new_id())
-        answer = self.reject(call) or await self._answer_body(call, receive)
+        answer = self.reject(call) or await self._read_and_answer(call, receive)
         if answer is None:
             return
         named = [*answer.headers.items(), ("content-length", str(len(answer.body)))]
@@ -202,7 +212,9 @@ class Edge:
         await send({"type": "http.response.start", "status": answer.status, "headers": pairs})
         await send({"type": "http.response.body", "body": answer.body})
 
-    async def _answer_body(self, call: WebhookRequest, receive: Receive) -> WebhookResponse | None:
+    async def _read_and_answer(
+        self, call: WebhookRequest, receive: Receive
+    ) -> WebhookResponse | None:
         """Read the body and answer it; None if the client is gone."""
         try:
             async with asyncio.timeout(self._request_timeout_s):

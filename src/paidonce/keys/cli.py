@@ -9,7 +9,7 @@ from paidonce.core.actors import Scope
 from paidonce.db.paging import ListQuery, all_pages
 from paidonce.terminal.commands import Commands, Result
 from paidonce.terminal.output import columns, stderr, stdout
-from paidonce.terminal.session import Config, Services, operate, operator
+from paidonce.terminal.session import Config, Services, Use, operate, operator
 
 MAX_SHOWN: Final = 1_000
 
@@ -31,7 +31,7 @@ def create_key(
     stdout.print(made.key)
 
 
-@commands.operation("list", COLUMNS)
+@commands.operation("list", COLUMNS, use=Use.STORED)
 def list_keys(services: Services) -> Result:
     """List the API keys."""
     return all_pages(services.keys.search, ListQuery(), MAX_SHOWN)

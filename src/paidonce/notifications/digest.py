@@ -35,6 +35,10 @@ _NAMES: Final[Mapping[str, tuple[str, str]]] = {
     NotificationKind.RECEIVABLE: ("uncovered refund", "uncovered refunds"),
     NotificationKind.FAILED: ("failed event", "failed events"),
     NotificationKind.HANDLER_FAILING: ("failing handler", "failing handlers"),
+    NotificationKind.SIGNATURES: (
+        "source with wrong signatures",
+        "sources with wrong signatures",
+    ),
     NotificationKind.BAN: ("banned address", "banned addresses"),
     NotificationKind.WALLET_PAYMENT: ("payout in review", "payouts in review"),
     NotificationKind.CALLBACK: ("callback without a payout", "callbacks without a payout"),

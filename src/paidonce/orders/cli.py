@@ -18,7 +18,7 @@ from paidonce.terminal.commands import (
     validated,
 )
 from paidonce.terminal.output import columns, print_fields, print_table
-from paidonce.terminal.session import Services, operator
+from paidonce.terminal.session import Services, Use, operator
 
 commands = Commands("orders", "Orders: list, show, create, cancel.")
 
@@ -35,7 +35,7 @@ _PAYMENTS: Final = columns(
 )
 
 
-@commands.operation("list", _COLUMNS)
+@commands.operation("list", _COLUMNS, use=Use.STORED)
 def list_orders(services: Services, query: OrderQuery, limit: Limit = 50) -> Result:
     """List orders, newest first."""
     return all_pages(services.orders.search, query, limit)
@@ -47,7 +47,7 @@ def _print_order(order: OrderView) -> None:
     print_trail(order.trail)
 
 
-@commands.operation("show", _print_order)
+@commands.operation("show", _print_order, use=Use.STORED)
 def show_order(services: Services, reference: Reference) -> Result:
     """Show an order with its payments, and its trail: what operators did."""
     return services.orders.get(reference)

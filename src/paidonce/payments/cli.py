@@ -10,7 +10,7 @@ from paidonce.db.paging import all_pages
 from paidonce.payments.model import PaymentDetail, PaymentQuery, RefundRequest
 from paidonce.terminal.commands import Commands, Limit, OptionalReason, Reason, Result
 from paidonce.terminal.output import columns, print_fields, print_table
-from paidonce.terminal.session import Services, operator
+from paidonce.terminal.session import Services, Use, operator
 
 commands = Commands("payments", "Payments: list, link, accept, mark for refund.")
 
@@ -22,7 +22,7 @@ COLUMNS: Final = columns(
 )
 
 
-@commands.operation("list", COLUMNS)
+@commands.operation("list", COLUMNS, use=Use.STORED)
 def list_payments(services: Services, query: PaymentQuery, limit: Limit = 50) -> Result:
     """List payments, newest first."""
     return all_pages(services.payments.search, query, limit)
@@ -34,7 +34,7 @@ def _print_payment(payment: PaymentDetail) -> None:
     print_trail(payment.trail)
 
 
-@commands.operation("show", _print_payment)
+@commands.operation("show", _print_payment, use=Use.STORED)
 def show_payment(
     services: Services,
     name: Annotated[

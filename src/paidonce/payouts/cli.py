@@ -9,7 +9,7 @@ from paidonce.db.paging import ListQuery, all_pages
 from paidonce.payouts.model import WalletPaymentQuery
 from paidonce.terminal.commands import Commands, Limit, Result
 from paidonce.terminal.output import columns, stderr, stdout
-from paidonce.terminal.session import Config, Services, operate, operator
+from paidonce.terminal.session import Config, Services, Use, operate, operator
 
 commands = Commands("wallet-payments", "Payments out of a wallet.")
 views = Commands("views", "The read model of payments out of a wallet.")
@@ -38,13 +38,13 @@ async def start_payment(
     return payment
 
 
-@commands.operation("show")
+@commands.operation("show", use=Use.STORED)
 def show_payment(services: Services, payment_id: PaymentId) -> Result:
     """Show one payment."""
     return services.payouts.get(payment_id)
 
 
-@commands.operation("list", COLUMNS)
+@commands.operation("list", COLUMNS, use=Use.STORED)
 def list_payments(services: Services, query: WalletPaymentQuery, limit: Limit = 50) -> Result:
     """List payments in the order of their ids."""
     return all_pages(services.payouts.search, query, limit)
@@ -62,7 +62,7 @@ def fail_payment(services: Services, payment_id: PaymentId) -> Result:
     return services.payouts.fail(payment_id, operator())
 
 
-@commands.operation("callbacks", CALLBACKS)
+@commands.operation("callbacks", CALLBACKS, use=Use.STORED)
 def list_callbacks(services: Services, limit: Limit = 50) -> Result:
     """List callbacks without a payment that are not tried any more, newest first."""
     return all_pages(services.payouts.dead_callbacks, ListQuery(), limit)
@@ -75,7 +75,7 @@ def retry_callback(callback_id: UUID, config: Config = None) -> None:
     stderr.print("The callback will be tried again.")
 
 
-@views.operation("show")
+@views.operation("show", use=Use.STORED)
 def show_view(services: Services, payment_id: PaymentId) -> Result:
     """Show a payment in the read model."""
     return services.payouts.get_view(payment_id)

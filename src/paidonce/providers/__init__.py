@@ -50,6 +50,18 @@ def load_source_secrets(settings: Settings) -> list[str]:
     ]
 
 
+def readable_source_secrets(settings: Settings) -> tuple[list[str], list[str]]:
+    """Return the secrets that can be read here, and the keys of those that cannot."""
+    known, unknown = list[str](), list[str]()
+    for name, source in settings.sources.items():
+        for key, value in _secret_settings(source):
+            try:
+                known.append(resolve_secret(value, ""))
+            except ConfigurationError:
+                unknown.append(f"sources.{name}.{key}")
+    return known, unknown
+
+
 def _secret_settings(source: SourceSettings) -> Iterator[tuple[str, str]]:
     for index, secret in enumerate(source.secrets):
         yield f"secrets[{index}]", secret

@@ -331,6 +331,17 @@ class Provider(Protocol):
         """
         return ()
 
+    def signing_keys(self) -> tuple[bytes, ...]:
+        """Return the keys whose signatures `verify` accepts: HMAC keys, and public keys as DER."""
+        return ()
+
+    def recipient(self) -> str | None:
+        """Return for whom a delivery must be signed to count; None if the key alone decides.
+
+        Sources may accept the same key only if each is another recipient.
+        """
+        return None
+
     def unsigned_fields(self) -> Collection[str]:
         """Return the fields of events, such as `email`, that are not signed."""
         return ()

@@ -10,7 +10,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_der_public_key,
+    load_pem_public_key,
+)
 
 from paidonce.errors import ConfigurationError
 
@@ -61,6 +66,11 @@ def load_public_key(text: str, key: str, algorithm: str) -> PublicKey:
     if isinstance(loaded, RSAPublicKey) and loaded.key_size < MIN_RSA_BITS:
         raise ConfigurationError(f"{key}: an RSA key needs at least {MIN_RSA_BITS} bits")
     return loaded
+
+
+def der(key: PublicKey) -> bytes:
+    """Return the key in its one form, however it was written in the settings."""
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
 def _load(text: str) -> object:

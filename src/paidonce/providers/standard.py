@@ -19,8 +19,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from paidonce.errors import ConfigurationError, InvalidSignatureError
 from paidonce.providers import contract
-from paidonce.providers.field_mapping import MappedProvider, check_unsigned, load_mapping
-from paidonce.providers.public_keys import is_signed_by_any
+from paidonce.providers.field_mapping import (
+    MappedProvider,
+    check_unsigned,
+    load_mapping,
+)
+from paidonce.providers.public_keys import der, is_signed_by_any
 from paidonce.providers.signing import decode_base64
 from paidonce.providers.standard_webhooks import (
     PARTS,
@@ -78,6 +82,9 @@ class Standard(MappedProvider):
             fields = fields._replace(event_id=read_envelope(delivery.headers, FAMILIES).id)
         key = None if "event_id" in self.unsigned else fields.event_id
         return self.identity_of(fields, key, delivery)
+
+    def signing_keys(self) -> tuple[bytes, ...]:
+        return (*self.secrets, *(der(key) for key in self.public_keys))
 
     def signature_method(self, delivery: contract.Delivery) -> str:
         signatures = " ".join(delivery.headers.get(f"{one}-signature", "") for one in FAMILIES)

@@ -11,7 +11,14 @@ from paidonce.errors import ConfigurationError, InvalidRequestError, NotFoundErr
 from paidonce.settings import Settings
 from paidonce.terminal.commands import Json, parse_time
 from paidonce.terminal.output import Columns, print_table, progress_bar, show, stderr, stdout
-from paidonce.terminal.session import Config, load_command_settings, open_services, operator, run
+from paidonce.terminal.session import (
+    Config,
+    Use,
+    load_command_settings,
+    open_services,
+    operator,
+    run,
+)
 
 if TYPE_CHECKING:
     from paidonce.reconciliation.model import ReconciliationReport
@@ -63,7 +70,7 @@ async def _reconcile(
     """Request a run and wait for its report. This process runs it, or another worker does."""
     from paidonce.reconciliation.model import ReconciliationRequest
 
-    async with open_services(settings, reconciles=True) as services:
+    async with open_services(settings, Use.RECONCILE) as services:
         try:
             request = ReconciliationRequest(
                 source=source, since=since, until=until, dry_run=dry_run

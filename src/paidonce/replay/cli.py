@@ -9,12 +9,13 @@ from uuid import UUID
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from paidonce.core.events import EventStatus
+from paidonce.core.events import Code, EventStatus
 from paidonce.db.paging import ListQuery, all_pages
+from paidonce.errors import InvalidRequestError
 from paidonce.events.model import DeadLetterFilter, DeadLetterQuery, EventFilter
-from paidonce.terminal.commands import Commands, Json, Limit, Result, Yes, query_options
+from paidonce.terminal.commands import Commands, Json, Limit, Result, Yes, parse_time, query_options
 from paidonce.terminal.output import columns, confirm, progress_bar, show, stderr, stdout
-from paidonce.terminal.session import Config, Services, operate, operator
+from paidonce.terminal.session import Config, Services, Use, operate, operator
 
 if TYPE_CHECKING:
     from paidonce.replay.model import Replay, ReprocessedEvent
@@ -113,25 +114,25 @@ def _print(found: "Replay") -> None:
         stdout.print(f"  {found.error}", style="red")
 
 
-@replays.operation("pause", _print)
+@replays.operation("pause", _print, Use.STORED)
 def pause(services: Services, replay_id: UUID) -> Result:
     """Pause a replay, in whatever process it runs; what it did stays."""
     return services.replays.pause(replay_id, operator())
 
 
-@replays.operation("cancel", _print)
+@replays.operation("cancel", _print, Use.STORED)
 def cancel(services: Services, replay_id: UUID) -> Result:
     """End a replay; what it did stays."""
     return services.replays.cancel(replay_id, operator())
 
 
-@replays.operation("show", _print)
+@replays.operation("show", _print, use=Use.STORED)
 def show_replay(services: Services, replay_id: UUID) -> Result:
     """Show one replay with its progress."""
     return services.replays.get(replay_id)
 
 
-@replays.operation("list", _REPLAYS)
+@replays.operation("list", _REPLAYS, use=Use.STORED)
 def list_replays(services: Services, limit: Limit = 50) -> Result:
     """List replays, newest first."""
     return all_pages(services.replays.search, ListQuery(), limit)
@@ -186,7 +187,7 @@ def _end(found: "Replay | None", as_json: bool) -> None:
 # Dead letters and single events
 
 
-@dead_letters.operation("list", _DEAD_LETTERS)
+@dead_letters.operation("list", _DEAD_LETTERS, use=Use.STORED)
 def list_dead_letters(services: Services, query: DeadLetterQuery, limit: Limit = 50) -> Result:
     """List dead letters, newest first."""
     return all_pages(services.dead_letters.search, query, limit)
@@ -239,9 +240,47 @@ def discard(
     show(done, json, f"{done.discarded} dead letters are discarded.{more}")
 
 
-def reprocess(services: Services, event_id: UUID) -> Result:
-    """Verify and process an event again, from its raw bytes. Nothing is applied twice."""
-    return services.dead_letters.reprocess(event_id, operator())
+def reprocess(
+    event_id: Annotated[UUID | None, typer.Argument(help="One event.")] = None,
+    refused: Annotated[
+        bool, typer.Option("--refused", help="All deliveries with a wrong signature.")
+    ] = False,
+    source: Annotated[str | None, typer.Option(help="Refused by this source.")] = None,
+    since: Annotated[str | None, typer.Option(help="Refused at or after this time.")] = None,
+    until: Annotated[str | None, typer.Option(help="Refused before this time.")] = None,
+    dry_run: DryRun = False,
+    rate: Rate = None,
+    yes: Yes = False,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Verify and process an event again, from its raw bytes, or all that were refused.
+
+    After a wrong secret is repaired, --refused verifies each refused delivery as of its arrival
+    with the secrets of now, and processes the authentic ones. Forgeries stay refused. Nothing is
+    applied twice.
+    """
+    if refused == (event_id is not None):
+        raise InvalidRequestError("give the id of one event, or --refused")
+    if event_id is not None:
+        done = operate(
+            config, lambda services: services.dead_letters.reprocess(event_id, operator())
+        )
+        show(done, json, print_reprocessed)
+        return
+    events = EventFilter(
+        source=source,
+        since=parse_time("--since", since),
+        until=parse_time("--until", until),
+        status=EventStatus.FAILED_FINAL,
+        error_code=Code.INVALID_SIGNATURE,
+    )
+    _replay(config, events, rate=rate, dry_run=dry_run, is_confirmed=yes, as_json=json)
+
+
+def _reprocess_one(config: Path | None, event_id: UUID, as_json: bool) -> None:
+    done = operate(config, lambda services: services.dead_letters.reprocess(event_id, operator()))
+    show(done, as_json, print_reprocessed)
 
 
 def print_reprocessed(event: "ReprocessedEvent") -> None:

@@ -22,6 +22,7 @@ from typing import Final
 
 from prometheus_client.multiprocess import mark_process_dead
 
+from paidonce.runtime.hangup import ignore_hangup, terminal_is_closed
 from paidonce.runtime.service import RESTART, STEADY_S, Delays
 from paidonce.telemetry import logger
 
@@ -78,13 +79,16 @@ class Processes:
         life = os.pipe()  # the children read the first end, the parent alone holds the second
         for ending in ENDING:
             signal.signal(ending, lambda *_: self._stop())
+        signal.signal(signal.SIGHUP, lambda *_: self._pass_on_hangup())
         for number in range(self.number):
             self._children.append(_Child(Place(number)))
         while self._stopped_s is None:
             for child in self._children:
                 self._look_after(child, life)
             wait([process.sentinel for _, process in self._living()], timeout=WATCH_S)
-        return self._ended()
+        code = self._ended()
+        ignore_hangup()
+        return code
 
     def _look_after(self, child: _Child, life: tuple[int, int]) -> None:
         if child.process is not None and child.process.exitcode is not None:
@@ -131,6 +135,14 @@ class Processes:
             child.due_s = time.monotonic() + child.delays.next_s()
         child.process, child.place = None, replace(child.place, is_first_start=False)
         log.error("process_died", number=child.place.number, code=code)
+
+    def _pass_on_hangup(self) -> None:
+        """Have one of them reload: it asks the others."""
+        if terminal_is_closed():
+            self._stop()
+        for _, process in self._living()[:1]:
+            if process.pid is not None:
+                os.kill(process.pid, signal.SIGHUP)
 
     def _stop(self) -> None:
         """Stop all. It is called by signal handlers, too, at any moment."""

@@ -147,6 +147,11 @@ class Supervisor:
         """The names of services that failed and have not worked steadily since."""
         return sorted({one.name for one in self._services if one.is_degraded})
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all services have returned."""
+        return all(task.done() for task in self._tasks)
+
     def add(self, *services: Service) -> None:
         """Add services before the start."""
         self._services += services

@@ -13,6 +13,7 @@ from pydantic_settings import SettingsError
 
 from paidonce.errors import ConfigurationError, did_you_mean, meant_value
 from paidonce.settings import Settings
+from paidonce.settings.secrets import resolve_secret
 
 CONFIG_FILE: Final = "paidonce.toml"
 _HIDDEN: Final = ("secret", "password", "pepper", "key", "url", "storage", "smtp", "token")
@@ -37,6 +38,33 @@ def load_settings(config: Path | None = None, **flags: Any) -> Settings:
     except ValueError as error:  # invalid TOML
         raise ConfigurationError(f"{path or 'the environment'}: {error}") from None
     return settings
+
+
+def with_files_read(settings: Settings) -> Settings:
+    """The settings with the content of each `file:PATH`, so that all of it is of one moment.
+
+    A file that cannot be read stays a reference: its error names the setting that needs it.
+    """
+    return _with_files_read(settings)  # type: ignore[no-any-return]
+
+
+def _with_files_read(value: Any) -> Any:
+    match value:
+        case BaseModel():
+            names = [*type(value).model_fields, *(value.model_extra or {})]
+            read = {name: _with_files_read(getattr(value, name)) for name in names}
+            return value.model_copy(update=read)
+        case dict():
+            return {name: _with_files_read(one) for name, one in value.items()}
+        case list() | tuple():
+            return type(value)(_with_files_read(one) for one in value)
+        case str() if value.startswith("file:"):
+            try:
+                return resolve_secret(value, "")
+            except ConfigurationError:
+                return value
+        case _:
+            return value
 
 
 def config_path(config: Path | None = None) -> Path | None:

@@ -8,7 +8,7 @@ import typer
 from paidonce.statistics.model import Statistics
 from paidonce.terminal.commands import Json
 from paidonce.terminal.output import columns, print_table, show, stdout
-from paidonce.terminal.session import Config, operate
+from paidonce.terminal.session import Config, Use, operate
 
 _NUMBERS: Final = (
     "received, succeeded, failed, waiting, duplicates, rejected, success_rate as success rate"
@@ -22,7 +22,9 @@ def stats(
     json: Json = False,
 ) -> None:
     """Show how many deliveries were received, and their results."""
-    found = operate(config, lambda services: services.statistics.report(days=days, source=source))
+    found = operate(
+        config, lambda services: services.statistics.report(days=days, source=source), Use.STORED
+    )
     show(found, json, _print)
 
 

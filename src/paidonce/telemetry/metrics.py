@@ -105,6 +105,11 @@ LOOKUPS_REFUSED: Final = _counter(
     "webhook_lookups_refused_total",
     "Unsigned deliveries refused because too many of their sender wait for a lookup.",
 )
+SENDERS_REJECTED: Final = _counter(
+    "webhook_verified_sender_rejected_total",
+    "Deliveries with an invalid signature from addresses that sent authentic ones to the source.",
+    ("source",),
+)
 NOTIFICATION_ATTEMPTS: Final = _counter(
     "notification_attempts_total",
     "Attempts to send a message to a channel, by channel, its kind, and result.",

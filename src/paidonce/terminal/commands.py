@@ -17,7 +17,7 @@ from paidonce.clock import CLOCK
 from paidonce.core.input import to_utc
 from paidonce.errors import ConfigurationError, InvalidRequestError, did_you_mean
 from paidonce.terminal.output import Columns, print_fields, show
-from paidonce.terminal.session import Config, operate
+from paidonce.terminal.session import Config, Use, operate
 
 MAX_LISTED: Final = 100_000
 _AGO: Final = re.compile(r"([0-9]{1,4})([dh])")
@@ -41,7 +41,10 @@ class Commands(typer.Typer):
         super().__init__(name=name, help=text, no_args_is_help=no_args_is_help)
 
     def operation(
-        self, name: str, shown: Columns | Callable[[Any], object] = print_fields
+        self,
+        name: str,
+        shown: Columns | Callable[[Any], object] = print_fields,
+        use: Use = Use.ACT,
     ) -> Callable[[Call], Callable[..., None]]:
         """Make a command of a function that calls a service; `show` prints what it returns.
 
@@ -52,7 +55,8 @@ class Commands(typer.Typer):
         def add(call: Call) -> Callable[..., None]:
             @wraps(call)
             def command(config: Path | None, json: bool, **values: Any) -> None:
-                show(operate(config, lambda services: call(services, **values)), json, shown)
+                done = operate(config, lambda services: call(services, **values), use)
+                show(done, json, shown)
 
             _, *given = inspect.signature(call).parameters.values()
             common = _parameter("config", None, Config), _parameter("json", False, Json)

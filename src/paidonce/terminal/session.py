@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
@@ -15,6 +16,7 @@ from paidonce.core.actors import Actor, Scope
 from paidonce.errors import ConfigurationError, InvalidRequestError, PaidonceError
 from paidonce.settings import Settings
 from paidonce.settings.demo import settings_or_demo
+from paidonce.settings.reading import load_settings
 from paidonce.terminal.output import stderr
 
 if TYPE_CHECKING:
@@ -22,8 +24,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Services: TypeAlias = "services.Services"
-OpenServices = Callable[[Settings, bool], AbstractAsyncContextManager[Services]]
-"""Opens the services, with or without a worker that reconciles."""
+
+
+class Use(StrEnum):
+    """What a command needs the services for."""
+
+    STORED = "stored"  # works on what is stored: needs no secrets of gateways and no handlers
+    ACT = "act"
+    RECONCILE = "reconcile"  # with workers that reconcile and look up
+
+
+OpenServices = Callable[[Settings, Use], AbstractAsyncContextManager[Services]]
 
 Config = Annotated[
     Path | None, typer.Option("--config", help="The TOML file. Default: ./paidonce.toml.")
@@ -37,11 +48,9 @@ def provide_services(opener: OpenServices) -> None:
     _openers.append(opener)
 
 
-def open_services(
-    settings: Settings, *, reconciles: bool = False
-) -> AbstractAsyncContextManager[Services]:
+def open_services(settings: Settings, use: Use = Use.ACT) -> AbstractAsyncContextManager[Services]:
     """The services, while the database is open."""
-    return _openers[-1](settings, reconciles)
+    return _openers[-1](settings, use)
 
 
 def load_command_settings(config: Path | None, **server: Any) -> tuple[Settings, bool]:
@@ -50,16 +59,21 @@ def load_command_settings(config: Path | None, **server: Any) -> tuple[Settings,
     return settings_or_demo(config, **({"server": given} if given else {}))
 
 
-def operate(config: Path | None, action: Callable[[Services], Awaitable[T]]) -> T:
+def operate(
+    config: Path | None, action: Callable[[Services], Awaitable[T]], use: Use = Use.ACT
+) -> T:
     """Call a service as an operator on this machine. Its log lines are not shown."""
     from paidonce.telemetry import keep_quiet
 
     keep_quiet()
     _reject_invalid_utf8(sys.argv)
-    settings, _ = load_command_settings(config)
+    if use is Use.STORED:
+        settings = load_settings(config)
+    else:
+        settings, _ = load_command_settings(config)
 
     async def call() -> T:
-        async with open_services(settings) as services:
+        async with open_services(settings, use) as services:
             return await action(services)
 
     result: T = run(call())

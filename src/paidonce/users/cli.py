@@ -8,8 +8,15 @@ import typer
 
 from paidonce.db.paging import all_pages
 from paidonce.terminal.commands import Commands, Limit, OptionalReason, Reason, Result, Yes
-from paidonce.terminal.output import columns, confirm, print_fields, print_json, print_table, stderr
-from paidonce.terminal.session import Services, operator
+from paidonce.terminal.output import (
+    columns,
+    confirm,
+    print_fields,
+    print_json,
+    print_table,
+    stderr,
+)
+from paidonce.terminal.session import Services, Use, operator
 from paidonce.users.model import CancelRequest, UserQuery
 
 if TYPE_CHECKING:
@@ -34,7 +41,7 @@ PERIODS: Final = columns(
 )
 
 
-@commands.operation("list", USERS)
+@commands.operation("list", USERS, use=Use.STORED)
 def list_users(services: Services, query: UserQuery, limit: Limit = 50) -> Result:
     """List users, newest first."""
     return all_pages(services.users.search, query, limit)
@@ -46,7 +53,7 @@ def _print_user(user: "User") -> None:
         stderr.print(f"Former addresses: {', '.join(user.former_emails)}")
 
 
-@commands.operation("show", _print_user)
+@commands.operation("show", _print_user, use=Use.STORED)
 def show_user(services: Services, user: UserName) -> Result:
     """Show one user."""
     return services.users.find(user)
@@ -78,7 +85,7 @@ async def merge_users(
     return await services.users.merge(gone, kept, operator(), reason)
 
 
-@commands.operation("export", print_json)
+@commands.operation("export", print_json, use=Use.STORED)
 async def export_user(services: Services, user: UserName) -> object:
     """Print all that is known of a user, as JSON."""
     found = await services.users.find(user)
@@ -105,7 +112,7 @@ async def erase_user(
     return await services.users.erase(found.id, operator(), reason)
 
 
-@subscriptions.operation("list", SUBSCRIPTIONS)
+@subscriptions.operation("list", SUBSCRIPTIONS, use=Use.STORED)
 def list_subscriptions(
     services: Services,
     user_id: Annotated[UUID | None, typer.Option(help="Of the user with this id.")] = None,
@@ -120,7 +127,7 @@ def _print_subscription(subscription: "SubscriptionDetail") -> None:
     print_table(subscription.periods, PERIODS)
 
 
-@subscriptions.operation("show", _print_subscription)
+@subscriptions.operation("show", _print_subscription, use=Use.STORED)
 def show_subscription(services: Services, subscription_id: UUID) -> Result:
     """Show a subscription with its periods, and the payment that granted each."""
     return services.users.subscription(subscription_id)

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from paidonce.db.paging import all_pages
 from paidonce.terminal.commands import Commands, Json, Limit, Result, parse_time
 from paidonce.terminal.output import columns, progress_bar, show, stderr, stdout
-from paidonce.terminal.session import Config, Services, operate, operator
+from paidonce.terminal.session import Config, Services, Use, operate, operator
 from paidonce.wallet.model import EntryQuery
 
 commands = Commands("wallet", "Wallets, reservations and the ledger.")
@@ -41,7 +41,7 @@ async def create_wallet(
     return wallet
 
 
-@commands.operation("show")
+@commands.operation("show", use=Use.STORED)
 def show_wallet(
     services: Services,
     wallet_id: UUID,
@@ -51,7 +51,7 @@ def show_wallet(
     return services.wallets.get(wallet_id, parse_time("--at", at))
 
 
-@commands.operation("list", WALLETS)
+@commands.operation("list", WALLETS, use=Use.STORED)
 def list_wallets(services: Services, owner: Owner) -> Result:
     """List an owner's wallets, one for each currency."""
     return services.wallets.list_by_owner(owner)
@@ -90,7 +90,7 @@ def release(services: Services, payment_id: PaymentId) -> Result:
     return services.wallets.release(payment_id, operator())
 
 
-@commands.operation("entries", ENTRIES)
+@commands.operation("entries", ENTRIES, use=Use.STORED)
 def list_entries(services: Services, wallet_id: UUID, limit: Limit = 50) -> Result:
     """List the ledger entries of a wallet, newest first."""
     return all_pages(lambda query: services.wallets.entries(wallet_id, query), EntryQuery(), limit)
@@ -106,7 +106,7 @@ def verify(config: Config = None, json: Json = False) -> None:
         def progress(what: str, done: int, total: int) -> None:
             update(description=what, completed=done, total=max(done, total))
 
-        found = operate(config, lambda services: services.wallets.verify(progress))
+        found = operate(config, lambda services: services.wallets.verify(progress), Use.STORED)
     if found or json:
         show(found, json, DISCREPANCIES)
     if found:

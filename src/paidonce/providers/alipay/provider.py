@@ -33,7 +33,7 @@ from paidonce.errors import ConfigurationError, InvalidSignatureError, Malformed
 from paidonce.providers import contract
 from paidonce.providers.alipay.samples import CHINA, SampleKey, build_notification
 from paidonce.providers.fields import EventFields, canonical, external_ids
-from paidonce.providers.public_keys import PublicKey, is_signed_by_any, load_public_key
+from paidonce.providers.public_keys import PublicKey, der, is_signed_by_any, load_public_key
 from paidonce.providers.signing import check_timestamp, decode_base64
 
 MAX_PARAMETERS: Final = 500
@@ -125,6 +125,12 @@ class Alipay(contract.Provider):
         if not is_paid or parameters.get(b"refund_fee") or parameters.get(b"gmt_refund"):
             return ()
         return external_ids(payment=_text(parameters, b"trade_no"))
+
+    def signing_keys(self) -> tuple[bytes, ...]:
+        return tuple(der(key) for key in self.public_keys)
+
+    def recipient(self) -> str | None:
+        return " ".join(value.decode() for value in self.recipients.values())
 
     def signature_method(self, delivery: contract.Delivery) -> str:
         return "rsa2"

@@ -96,6 +96,9 @@ class Creem(contract.Provider):
         answer = {"status": "success", "orderId": order or parsed.order_id}
         return contract.JSON_TYPE, orjson.dumps(answer)
 
+    def signing_keys(self) -> tuple[bytes, ...]:
+        return self.secrets
+
     def build_sample(self, sample: contract.SampleEvent) -> contract.Webhook:
         body = orjson.dumps(_sample_event(sample))
         signature = hmac_sha256_hex(self.secrets[0], body).decode()

@@ -57,6 +57,12 @@ class Generic(MappedProvider):
             key = _build_key(fields)
         return self.identity_of(fields, key, delivery)
 
+    def signing_keys(self) -> tuple[bytes, ...]:
+        return self.scheme.keys.all
+
+    def recipient(self) -> str | None:
+        return self.scheme.url
+
     def signature_method(self, delivery: contract.Delivery) -> str:
         return self.scheme.keys.algorithm
 

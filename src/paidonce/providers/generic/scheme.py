@@ -19,7 +19,13 @@ from paidonce.errors import ConfigurationError, InvalidSignatureError
 from paidonce.providers import read
 from paidonce.providers.contract import Delivery, ProviderConfig
 from paidonce.providers.field_mapping import HEADER_PREFIX, header_name
-from paidonce.providers.public_keys import KEY_TYPES, PublicKey, is_signed_by_any, load_public_key
+from paidonce.providers.public_keys import (
+    KEY_TYPES,
+    PublicKey,
+    der,
+    is_signed_by_any,
+    load_public_key,
+)
 from paidonce.providers.signing import any_matches, check_timestamp
 
 HMACS: Final = {"hmac-sha256": "sha256", "hmac-sha1": "sha1", "hmac-sha512": "sha512"}
@@ -51,6 +57,11 @@ class SigningKeys:
     secrets: tuple[bytes, ...] = field(default=(), repr=False)
     """Of a sender that signs with HMAC; others have public keys."""
     public_keys: tuple[PublicKey, ...] = ()
+
+    @property
+    def all(self) -> tuple[bytes, ...]:
+        """The keys as bytes; public keys as DER."""
+        return self.secrets or tuple(der(key) for key in self.public_keys)
 
     def verify(self, signatures: Iterable[str], content: bytes) -> bool:
         """Whether one of the keys made one of the signatures."""
@@ -100,6 +111,8 @@ class SignatureScheme:
     """The name of the pair that is the time."""
     timestamp_header: str | None
     id_header: str | None
+    url: str | None
+    """The signed address; None if none is signed."""
 
     @property
     def signed_headers(self) -> frozenset[str]:
@@ -185,6 +198,7 @@ def load_scheme(config: ProviderConfig) -> SignatureScheme:
         timestamp=signature.require_text("timestamp", "ts") if is_pair else None,
         timestamp_header=_load_header(signature, "timestamp", "X-Timestamp") if in_header else None,
         id_header=_load_header(signature, "id", "X-Event-Id") if has_id else None,
+        url=options.get("url"),
     )
 
 

@@ -125,6 +125,12 @@ class PortOne(contract.Provider):
             return None
         return contract.JSON_TYPE, orjson.dumps({"errorMessage": detail})
 
+    def signing_keys(self) -> tuple[bytes, ...]:
+        return self.secrets
+
+    def recipient(self) -> str | None:
+        return self.api.store_id
+
     def build_sample(self, sample: contract.SampleEvent) -> contract.Webhook:
         data = {"paymentId": sample.order or sample.payment_id, "transactionId": sample.payment_id}
         if self.api.store_id is not None:

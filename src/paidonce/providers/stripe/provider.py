@@ -80,6 +80,12 @@ class Stripe(contract.Provider):
             return ()
         return unreadable_payment(body)
 
+    def signing_keys(self) -> tuple[bytes, ...]:
+        return self.secrets
+
+    def recipient(self) -> str:
+        return self.account or "the endpoint's own account"
+
     def build_sample(self, sample: contract.SampleEvent) -> contract.Webhook:
         body = orjson.dumps(_sample_event(sample))
         timestamp = int(sample.sent_at.timestamp())

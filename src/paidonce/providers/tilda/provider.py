@@ -112,6 +112,9 @@ class Tilda(contract.Provider):
         is_form = isinstance(delivery.parse_once(self._parse), TildaForm)
         return _OK if is_form else contract.json_success(status, event_id)
 
+    def signing_keys(self) -> tuple[bytes, ...]:
+        return self.secrets
+
     def build_sample(self, sample: contract.SampleEvent) -> contract.Webhook:
         fields = {
             "external_payment_id": sample.payment_id,

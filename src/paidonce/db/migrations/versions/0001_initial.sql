@@ -1042,6 +1042,49 @@ CREATE TABLE evidence_rooms (
     is_told boolean NOT NULL DEFAULT false  -- that it is full
 );
 
+-- Sources whose verified senders sent deliveries with wrong signatures, and nothing verified since.
+CREATE TABLE failing_sources (
+    source_id smallint PRIMARY KEY,
+    failures  integer NOT NULL CHECK (failures >= 0),  -- in a row
+    address   text COLLATE "C" NOT NULL CHECK (length(address) BETWEEN 1 AND 100),  -- the last one
+    first_at  timestamptz NOT NULL DEFAULT now(),
+    told_at   timestamptz
+);
+
+-- Reloads of the settings. One at a time is ASKED; every process that takes part answers, and the row
+-- decides for all of them.
+CREATE TABLE reloads (
+    id            uuid PRIMARY KEY,
+    actor         text COLLATE "C" NOT NULL,
+    process_group integer,  -- null: all processes
+    status        text COLLATE "C" NOT NULL DEFAULT 'ASKED',
+    reason        text,  -- of a refusal
+    asked_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    decided_at    timestamptz,
+    CONSTRAINT reloads_status CHECK (status IN ('ASKED', 'TAKEN', 'REFUSED')),
+    CONSTRAINT reloads_decided CHECK ((status = 'ASKED') = (decided_at IS NULL)),
+    CONSTRAINT reloads_reason CHECK ((status = 'REFUSED') = (reason IS NOT NULL))
+);
+
+CREATE UNIQUE INDEX reloads_asked ON reloads (status) WHERE status = 'ASKED';
+
+-- `digest` tells whether processes of one group have read the same; its key is in their memory only.
+CREATE TABLE reload_answers (
+    reload_id     uuid NOT NULL,
+    backend       integer NOT NULL,  -- the session of the process
+    process       text NOT NULL,
+    process_group integer NOT NULL,
+    is_accepted   boolean NOT NULL,
+    reason        text,
+    changed       text[] NOT NULL,
+    needs_restart text[] NOT NULL,
+    digest        bytea,
+    taken_at      timestamptz,
+    PRIMARY KEY (reload_id, backend),
+    CONSTRAINT reload_answers_reason CHECK (is_accepted = (reason IS NULL)),
+    CONSTRAINT reload_answers_digest CHECK (is_accepted = (digest IS NOT NULL))
+);
+
 -- The operators' API keys. `hint` is the beginning of the key, `hash` all that is stored of the rest.
 CREATE TABLE api_keys (
     id           uuid PRIMARY KEY,

@@ -1,0 +1,1 @@
+"""Takes changed settings over while the service runs: all processes, or none."""
