@@ -206,3 +206,36 @@ def test_wallets_merge_with_their_debt(
     assert sums.get("receivable:g", 0) == gone[1]
     assert sums.get("wallet:k", 0) == after[0] - kept[0]
     assert sums.get("receivable:k", 0) == kept[2] - after[1]
+
+
+@pytest.mark.parametrize("canceled", ["gone", "into"])
+def test_a_subscription_that_runs_is_not_canceled_by_a_merge(shared: Shared, canceled: str) -> None:
+    """USR-2 FUL-9: the joined one runs on, and what waited for the canceled one is applied."""
+    service, shop = shared.service, Shop(shared.service)
+    users = {}
+    for name in ("gone", "into"):
+        email = f"{shop.name(name)}@example.com"
+        users[name] = service.user(email)
+        shop.paid(shop.name("p"), email=email)
+    user, waiting = users[canceled], shop.name("p")
+    (subscription,) = items(service, "/subscriptions", user_id=user["id"])
+    said = {"at": "now", "reason": "not needed"}
+    assert service.api("POST", f"/subscriptions/{subscription['id']}/cancel", said).http == 200
+    shop.paid(waiting, email=user["email"])
+    assert shop.payment(waiting)["review"] == "SUBSCRIPTION_CANCELED"
+    assert merge(service, users["gone"], users["into"]).http == 200
+    (joined,) = items(service, "/subscriptions", user_id=users["into"]["id"])
+    assert (joined["status"], joined["canceled_at"]) == ("ACTIVE", None)
+    assert shop.payment(waiting)["review"] is None
+    end = period_end(service, users["into"]["id"])
+    assert end > datetime.now(UTC) + timedelta(days=89), "three payments of 30 days"
+
+
+def test_free_periods_of_both_users_are_joined(shared: Shared) -> None:
+    """USR-2 FUL-11: also if nobody has paid."""
+    service, shop = shared.service, Shop(shared.service)
+    users = [service.user(f"{shop.name('user')}@example.com") for _ in range(2)]
+    for user in users:
+        shop.order(amount="0", kind="subscription", plan_id="monthly", user_id=user["id"])
+    assert merge(service, *users).http == 200
+    assert period_end(service, users[1]["id"]) > datetime.now(UTC) + timedelta(days=59)

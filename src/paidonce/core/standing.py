@@ -8,6 +8,7 @@ effect of its own, `Reversed` or `Reinstated`. If another payment of the order h
 one has none left, the order stays paid by that payment.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -199,35 +200,42 @@ def review_refunds(payment: Payment) -> Code | None:
 
 def reschedule(state: State, subscription_id: SubscriptionId, now: datetime) -> Decision:
     """The periods of a subscription computed anew, as after two users became one."""
-    grants = state.grants_of(subscription_id)
-    if not grants:
-        return Decision(PROCESSED)
-    return _reschedule(state, Decision(PROCESSED, grants[0], grants[0]), grants[0], now)
+    before = _subscription(state, subscription_id)
+    moved, after = _schedule(state, before, state.grants_of(subscription_id), now)
+    return Decision(PROCESSED, others=moved, subscription_before=before, subscription=after)
 
 
 def _reschedule(state: State, decision: Decision, payment: Payment, now: datetime) -> Decision:
     """Compute the periods of the subscription anew, if the payment granted one."""
     if payment.subscription_id is None:
         return decision
-    grants = {one.id: one for one in state.grants_of(payment.subscription_id)}
-    grants[payment.id] = payment
-    before = _subscription_of(state, decision, payment)
-    all_grants = [_grant(state, one) for one in grants.values()]
-    all_grants += state.free_grants_of(before)
-    periods = schedule(all_grants, takes_back_used=state.takes_back_used)
-    moved = [
-        replace(one, period_start=period.start, period_end=period.end)
-        for one in grants.values()
-        if (period := periods.periods[one.id])
-        and (one.period_start, one.period_end) != (period.start, period.end)
-    ]
+    others = [one for one in state.grants_of(payment.subscription_id) if one.id != payment.id]
+    before = decision.subscription or _subscription(state, payment.subscription_id)
+    moved, after = _schedule(state, before, [*others, payment], now)
     return replace(
         decision,
         payment=next((one for one in moved if one.id == payment.id), payment),
         others=(*decision.others, *(one for one in moved if one.id != payment.id)),
         subscription_before=before,
-        subscription=reschedule_subscription(before, periods.last, now),
+        subscription=after,
     )
+
+
+def _schedule(
+    state: State, subscription: Subscription, payments: Sequence[Payment], now: datetime
+) -> tuple[tuple[Payment, ...], Subscription]:
+    """The payments whose periods move, and the subscription with the last period."""
+    grants = [_grant(state, one) for one in payments] + state.free_grants_of(subscription)
+    if not grants:
+        return (), subscription
+    periods = schedule(grants, takes_back_used=state.takes_back_used)
+    moved = tuple(
+        replace(one, period_start=period.start, period_end=period.end)
+        for one in payments
+        if (period := periods.periods[one.id])
+        and (one.period_start, one.period_end) != (period.start, period.end)
+    )
+    return moved, reschedule_subscription(subscription, periods.last, now)
 
 
 def _grant(state: State, payment: Payment) -> Grant:
@@ -248,11 +256,10 @@ def _grant(state: State, payment: Payment) -> Grant:
     )
 
 
-def _subscription_of(state: State, decision: Decision, payment: Payment) -> Subscription:
-    found = (one for one in state.subscriptions.values() if one.id == payment.subscription_id)
-    subscription = decision.subscription or next(found, None)
-    assert subscription is not None, "a payment is loaded with its subscription"
-    return subscription
+def _subscription(state: State, subscription_id: SubscriptionId) -> Subscription:
+    found = next((one for one in state.subscriptions.values() if one.id == subscription_id), None)
+    assert found is not None, "a payment is loaded with its subscription"
+    return found
 
 
 def without_period(payment: Payment) -> Payment:

@@ -138,12 +138,12 @@ class Linker:
             raise asyncpg.SerializationError("the subscription is locked by another transaction")
 
     async def change_and_apply(
-        self, change: Callable[[Connection], Awaitable[Sequence[PaymentId]]]
+        self, change: Callable[[Connection, Rules], Awaitable[Sequence[PaymentId]]]
     ) -> None:
         """Make a change, and apply the payments that it returns: they may have waited for it."""
 
         async def run(connection: Connection, rules: Rules) -> BatchResult:
-            payments = await change(connection)
+            payments = await change(connection, rules)
             return await self._process(connection, rules, [], payments[:MAX_AT_ONCE])
 
         processed = await self._transaction(run)

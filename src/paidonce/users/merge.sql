@@ -48,8 +48,10 @@ UPDATE subscriptions AS s SET user_id = :into_id, version = s.version + 1, updat
 
 -- name: join_subscriptions
 -- The others: their payments go over to the subscription of the remaining user, and they are deleted.
+-- If one of the two runs and is not canceled, the joined one is not.
 WITH pairs AS (
-    SELECT s.id AS gone_id, o.id AS into_id
+    SELECT s.id AS gone_id, o.id AS into_id,
+           s.canceled_at IS NULL AND s.current_period_end > now() AS gone_runs
       FROM subscriptions AS s
       JOIN subscriptions AS o ON o.user_id = :into_id AND o.product = s.product
      WHERE s.user_id = :gone_id
@@ -58,6 +60,13 @@ moved AS (
     UPDATE payments AS p SET subscription_id = pairs.into_id, version = p.version + 1
       FROM pairs
      WHERE p.user_id = :into_id AND p.subscription_id = pairs.gone_id
+),
+resumed AS (
+    UPDATE subscriptions AS s
+       SET status = CASE WHEN s.current_period_end > now() THEN 'ACTIVE' ELSE 'INACTIVE' END,
+           canceled_at = NULL, ended_at = NULL, version = s.version + 1, updated_at = now()
+      FROM pairs
+     WHERE s.id = pairs.into_id AND pairs.gone_runs AND s.canceled_at IS NOT NULL
 ),
 gone AS (
     DELETE FROM subscriptions WHERE id IN (SELECT gone_id FROM pairs)

@@ -57,13 +57,16 @@ class UserService:
     async def merge(self, user_id: UUID, into: UUID, actor: Actor, reason: str) -> User:
         """Merge a user into another one; returns the remaining one. A repeat changes nothing.
 
-        Raises NotFoundError, or ConflictError: the same user, a wallet with open reservations.
+        Money that waited for a canceled subscription is applied if the remaining one runs. Raises
+        NotFoundError, or ConflictError: the same user, a wallet with open reservations.
         """
 
-        async def merge_both(connection: Connection, rules: Rules) -> UUID:
-            return await merging.merge(connection, rules, user_id, into, actor.name, reason)
+        async def merge_both(connection: Connection, rules: Rules) -> list[PaymentId]:
+            merged = await merging.merge(connection, rules, user_id, into, actor.name, reason)
+            return await store.payments_of_canceled(connection, merged)
 
-        return await self.get(await self._linker.run(merge_both))
+        await self._linker.change_and_apply(merge_both)
+        return await self.get(into)
 
     async def export(self, user_id: UUID, actor: Actor) -> UserExport:
         """All that is known of a user, in one snapshot. Raises NotFoundError."""
@@ -185,7 +188,7 @@ class UserService:
         Money that arrived meanwhile is applied. Raises NotFoundError.
         """
 
-        async def resume(connection: Connection) -> list[PaymentId]:
+        async def resume(connection: Connection, rules: Rules) -> list[PaymentId]:
             before = await store.lock_subscription(connection, subscription_id)
             user_id = before["user_id"]
             if before["canceled_at"] is not None:
