@@ -7,6 +7,7 @@ import re
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
+from select import PIPE_BUF
 from typing import Any, Final
 
 import pytest
@@ -68,6 +69,17 @@ def test_no_field_can_break_the_line_or_move_the_cursor(name: str) -> None:
     assert text.endswith(b"\n")
     assert text[:-1].decode().isprintable()
     assert json.loads(text)[name] == HOSTILE
+
+
+def test_a_line_that_several_processes_write_is_short_enough_to_be_atomic() -> None:
+    """OBS-1 SEC-9: whatever senders write, lines do not mix. A usual line is whole."""
+    names = ("external_payment_id", "external_event_id", "event_key", "order", "error_message")
+    line = LINE | dict.fromkeys(names, "\U0001f600\u202e" * 250)
+    assert len(json_line(line)) > PIPE_BUF
+    text = json_line(line, PIPE_BUF)
+    assert len(text) <= PIPE_BUF
+    assert json.loads(text).keys() == line.keys()
+    assert json_line(LINE, PIPE_BUF) == json_line(LINE)
 
 
 def test_a_value_with_spaces_is_in_quotes() -> None:

@@ -23,7 +23,7 @@ from paidonce.core.events import Code
 from paidonce.core.masking import Masker
 from paidonce.settings import METRICS_FOLDER, LogSettings
 from paidonce.telemetry.log_format import console_line, json_line
-from paidonce.telemetry.log_writer import LogWriter
+from paidonce.telemetry.log_writer import MAX_ATOMIC_BYTES, LogWriter
 
 MAX_FRAMES: Final = 8
 
@@ -112,7 +112,7 @@ class _Log:
         """A line as it is written, with its line break."""
         if self.is_console:
             return console_line(line, is_coloured=self.is_coloured)
-        return json_line(line)
+        return json_line(line, MAX_ATOMIC_BYTES if _writer.is_shared else None)
 
 
 _log: Final = _Log()

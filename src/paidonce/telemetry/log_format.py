@@ -11,6 +11,8 @@ from paidonce.core.printable import printable, printable_json
 MAX_VALUE: Final = 200
 """The longest value in a line for people; JSON has it whole."""
 
+_CUTS: Final = (200, 100, 50, 25)
+"""How long values are in a line that is too long: the first that fits."""
 _OPTIONS: Final = orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
 _OWN: Final = ("timestamp", "level", "event", "module")
 _COLOURS: Final[Mapping[str, str]] = {
@@ -23,9 +25,17 @@ _COLOURS: Final[Mapping[str, str]] = {
 _PLAIN: Final = "\x1b[0m"
 
 
-def json_line(line: Mapping[str, Any]) -> bytes:
-    """All fields as JSON."""
-    return printable_json(orjson.dumps(line, default=str, option=_OPTIONS))
+def json_line(line: Mapping[str, Any], max_bytes: int | None = None) -> bytes:
+    """All fields as JSON. Long values are cut if the line would have more than `max_bytes`."""
+    text = printable_json(orjson.dumps(line, default=str, option=_OPTIONS))
+    if max_bytes is None or len(text) <= max_bytes:
+        return text
+    for longest in _CUTS:
+        cut = {name: _shortened(value, longest) for name, value in line.items()}
+        text = printable_json(orjson.dumps(cut, default=str, option=_OPTIONS))
+        if len(text) <= max_bytes:
+            break
+    return text
 
 
 def console_line(line: Mapping[str, Any], *, is_coloured: bool) -> bytes:
@@ -38,6 +48,11 @@ def console_line(line: Mapping[str, Any], *, is_coloured: bool) -> bytes:
         shown = f"{_COLOURS.get(level, '')}{shown}{_PLAIN}"
     whole = f"{_clock(line.get('timestamp'))} {shown} {text}\n"
     return whole.encode("utf-8", "backslashreplace")
+
+
+def _shortened(value: object, longest: int) -> object:
+    is_long = isinstance(value, str) and len(value) > longest
+    return f"{str(value)[:longest]}…" if is_long else value
 
 
 def _outcome(line: Mapping[str, Any]) -> str:
