@@ -1,6 +1,6 @@
 -- name: record_entries
 -- The default time is that of writing: after all that the same transaction did before.
-INSERT INTO audit_log (
+INSERT INTO paidonce.audit_log (
     at, event_id, payment_id, order_reference, user_id, actor, action, reason, success, details)
 SELECT coalesce(at, clock_timestamp()), event_id, payment_id, "order", user_id, actor, action,
        reason, success, details
@@ -10,7 +10,7 @@ SELECT coalesce(at, clock_timestamp()), event_id, payment_id, "order", user_id, 
 
 -- name: remaining_user
 -- The id of a merged user leads to the remaining one, which has the entries.
-SELECT merged_into FROM merged_users WHERE id = :id;
+SELECT merged_into FROM paidonce.merged_users WHERE id = :id;
 
 -- name: audit
 -- Newest first, by time and id. It is built like the search for events.
@@ -30,7 +30,7 @@ SELECT a.id, a.at, a.actor, a.action, a.reason, a.success, a.payment_id,
            AS matches
       FROM (
         SELECT a.*
-          FROM audit_log AS a
+          FROM paidonce.audit_log AS a
          WHERE ROW (a.at, a.id) >= ROW (:first_at::timestamptz, :first_id::bigint)
            AND ROW (a.at, a.id) <= ROW (:last_at::timestamptz, :last_id::bigint)
            AND a.event_id IS NOT NULL  -- by event

@@ -1,11 +1,11 @@
 -- name: register_source
-INSERT INTO sources (name, provider) VALUES (:name, :provider) ON CONFLICT (name) DO NOTHING;
+INSERT INTO paidonce.sources (name, provider) VALUES (:name, :provider) ON CONFLICT (name) DO NOTHING;
 
 -- name: find_source
-SELECT id, provider FROM sources WHERE name = :name;
+SELECT id, provider FROM paidonce.sources WHERE name = :name;
 
 -- name: all_sources
-SELECT name, provider FROM sources;
+SELECT name, provider FROM paidonce.sources;
 
 -- name: lock_plans
 SELECT pg_advisory_xact_lock(7161203458913);
@@ -13,18 +13,18 @@ SELECT pg_advisory_xact_lock(7161203458913);
 -- name: next_version
 -- When the next versions begin: now, read behind the lock, and after all earlier ones whatever the clock says.
 SELECT greatest(clock_timestamp(), max(greatest(valid_from, valid_until)) + interval '1 microsecond')
-  FROM plan_versions;
+  FROM paidonce.plan_versions;
 
 -- name: all_plans
 SELECT plan_id AS id, price_minor, currency, product, days, months, is_default, valid_from, valid_until
-  FROM plan_versions
+  FROM paidonce.plan_versions
  ORDER BY plan_id, valid_from;
 
 -- name: end_plan
-UPDATE plan_versions SET valid_until = :now WHERE plan_id = :plan_id AND valid_until IS NULL;
+UPDATE paidonce.plan_versions SET valid_until = :now WHERE plan_id = :plan_id AND valid_until IS NULL;
 
 -- name: add_plan
-INSERT INTO plan_versions
+INSERT INTO paidonce.plan_versions
        (plan_id, valid_from, price_minor, currency, product, days, months, is_default)
 VALUES (:plan_id, :now, :price_minor, :currency, :product, :days, :months, :is_default);
 
@@ -45,12 +45,12 @@ SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean 
 SELECT EXISTS (
     SELECT 1 FROM pg_inherits
       JOIN pg_class AS child ON child.oid = inhrelid
-     WHERE inhparent = 'webhook_events'::regclass AND child.relname = :name AND NOT inhdetachpending)
+     WHERE inhparent = 'paidonce.webhook_events'::regclass AND child.relname = :name AND NOT inhdetachpending)
        AS is_there;
 
 -- name: lock_as_a_delivery
 -- The tables that deliveries write, locked as they do it.
-LOCK TABLE ONLY webhook_events, event_keys, payments, payment_ids, refunds, subscriptions, orders,
+LOCK TABLE ONLY paidonce.webhook_events, event_keys, payments, payment_ids, refunds, subscriptions, orders,
            wallets, users, user_emails, outbox, event_queue, event_count_deltas, audit_log
   IN ROW EXCLUSIVE MODE;
 

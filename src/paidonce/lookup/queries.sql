@@ -8,8 +8,8 @@ SELECT s.source_id, l.lane, d.event_id
  CROSS JOIN unnest(:lane::smallint[]) AS l (lane)
  CROSS JOIN LATERAL (
      SELECT d.event_id, d.run_at
-       FROM event_queue AS d
-       JOIN webhook_events AS e ON e.id = d.event_id
+       FROM paidonce.event_queue AS d
+       JOIN paidonce.webhook_events AS e ON e.id = d.event_id
       WHERE d.queue_name = 1
         AND d.source_id = s.source_id
         AND d.lane = l.lane
@@ -26,7 +26,7 @@ SELECT extract(epoch FROM min(d.run_at) - now())::float8 AS seconds
  CROSS JOIN unnest(:lane::smallint[]) AS l (lane)
  CROSS JOIN LATERAL (
      SELECT d.run_at
-       FROM event_queue AS d
+       FROM paidonce.event_queue AS d
       WHERE d.queue_name = 1
         AND d.source_id = s.source_id
         AND d.lane = l.lane

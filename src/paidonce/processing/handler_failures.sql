@@ -2,7 +2,7 @@
 
 -- name: record_failure
 -- No row: another transaction records a failure of the same handler right now.
-INSERT INTO failing_handlers AS f (handler)
+INSERT INTO paidonce.failing_handlers AS f (handler)
 SELECT :handler::text WHERE pg_try_advisory_xact_lock(hashtextextended('handler:' || :handler, 0))
 ON CONFLICT (handler) DO UPDATE
    SET failures = CASE WHEN f.failed_at > now() - interval '1 hour' THEN f.failures + 1 ELSE 1 END,
@@ -18,14 +18,14 @@ RETURNING failures, failing_since, notified_at IS NOT DISTINCT FROM now() AS is_
 -- Events that other transactions hold are tried by them. What is left over is released the next time.
 WITH worked AS (
     SELECT f.handler, g.digest
-      FROM failing_handlers AS f
+      FROM paidonce.failing_handlers AS f
       JOIN unnest(:handler::text[], :digest::bytea[]) AS g (handler, digest) USING (handler)
      WHERE (f.released_at >= f.failed_at) IS NOT TRUE
        AND (f.released_at > now() - make_interval(secs => :every_s::float8)) IS NOT TRUE
        FOR UPDATE OF f SKIP LOCKED
 ),
 marked AS (
-    UPDATE failing_handlers AS f
+    UPDATE paidonce.failing_handlers AS f
        SET released_at = clock_timestamp()
       FROM worked AS w
      WHERE f.handler = w.handler
@@ -34,14 +34,14 @@ waiting AS (
     SELECT d.id, d.run_at, w.handler
       FROM worked AS w,
            LATERAL (SELECT q.id, q.run_at
-                      FROM event_queue AS q
+                      FROM paidonce.event_queue AS q
                      WHERE q.blocked_on = w.digest
                      ORDER BY q.run_at
                      LIMIT :limit
                        FOR UPDATE SKIP LOCKED) AS d
 ),
 released AS (
-    UPDATE event_queue AS q
+    UPDATE paidonce.event_queue AS q
        SET run_at = least(q.run_at, now() + n.place / :per_s::float8 * interval '1 second')
       FROM (SELECT id, handler, row_number() OVER (ORDER BY run_at) - 1 AS place FROM waiting) AS n
      WHERE q.id = n.id

@@ -3,29 +3,29 @@
 -- name: standing
 WITH named AS (
     SELECT CASE
-               WHEN EXISTS (SELECT 1 FROM payment_ids
+               WHEN EXISTS (SELECT 1 FROM paidonce.payment_ids
                              WHERE source_id = :source_id AND kind = 'payment'
                                AND external_id = :payment_id::text)
                THEN :payment_subject::bytea
-               WHEN EXISTS (SELECT 1 FROM orders WHERE reference = :order::text)
+               WHEN EXISTS (SELECT 1 FROM paidonce.orders WHERE reference = :order::text)
                THEN :order_subject::bytea
            END AS subject
 )
 SELECT n.subject,
-       (SELECT count(*) FROM (SELECT 1 FROM event_queue AS d
+       (SELECT count(*) FROM (SELECT 1 FROM paidonce.event_queue AS d
                                WHERE d.queue_name = 1 AND d.sender = :sender
                                  AND d.source_id = :source_id
                                LIMIT :max_of_sender) AS found) AS of_sender,
-       (SELECT count(*) FROM (SELECT 1 FROM event_queue AS d
+       (SELECT count(*) FROM (SELECT 1 FROM paidonce.event_queue AS d
                                WHERE d.queue_name = 1 AND d.subject = n.subject
                                LIMIT :max_of_subject) AS found) AS of_subject,
        coalesce(s.right_at > now() - make_interval(days => :proven_days::integer), false) AS was_right,
        coalesce(s.wrong, 0) AS wrong
   FROM named AS n
-  LEFT JOIN lookup_senders AS s ON s.source_id = :source_id AND s.sender = :sender;
+  LEFT JOIN paidonce.lookup_senders AS s ON s.source_id = :source_id AND s.sender = :sender;
 
 -- name: record_answer
-INSERT INTO lookup_senders AS s (source_id, sender, right_at, wrong)
+INSERT INTO paidonce.lookup_senders AS s (source_id, sender, right_at, wrong)
 VALUES (:source_id, :sender, CASE WHEN NOT :is_wrong::boolean THEN now() END,
         CASE WHEN :is_wrong THEN 1 ELSE 0 END)
 ON CONFLICT (source_id, sender) DO UPDATE
