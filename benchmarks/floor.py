@@ -33,6 +33,7 @@ from benchmarks.workload import SignedEvent, random_events
 from paidonce.bootstrap.rules import load_rules
 from paidonce.core.events import EventId, Outcome, PaymentEvent
 from paidonce.db.pool import open_database
+from paidonce.db.queries import SCHEMA
 from paidonce.processing.items import Incoming, Request, Result, ResultKind, Source
 from paidonce.processing.transactions import Processor
 from paidonce.providers.contract import Delivery, key_digest
@@ -100,7 +101,7 @@ def main() -> None:
 async def run(config: Path, load: Load) -> None:
     """Process batches until the time is over, and print the result."""
     settings = load_settings(config)
-    database = await open_database(settings.database.url)
+    database = await open_database(settings.database.url, SCHEMA)
     rules, sources = await load_rules(settings, database)
     assert load.events is not None
     supply = random_events(users=load.users, count=load.events)

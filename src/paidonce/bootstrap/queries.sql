@@ -5,7 +5,7 @@ INSERT INTO sources (name, provider) VALUES (:name, :provider) ON CONFLICT (name
 SELECT id, provider FROM sources WHERE name = :name;
 
 -- name: lock_plans
-SELECT pg_advisory_xact_lock(7161203458913);
+SELECT pg_advisory_xact_lock(hashtextextended('paidonce.plans', 0));
 
 -- name: next_version
 -- When the next versions begin: now, read behind the lock, and after all earlier ones whatever the clock says.

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from paidonce.db.queries import Connection
+from paidonce.db.queries import Connection, connection_class
 from paidonce.errors import DatabaseUnavailableError, UnsupportedDatabaseError
 
 OLDEST_VERSION: Final = 15
@@ -98,9 +98,10 @@ def is_lock_timeout(error: BaseException) -> bool:
 
 @dataclass(slots=True)
 class Database:
-    """The URL of the database, and a small pool for everything but the hot path."""
+    """The database, and a small pool for everything but the hot path."""
 
     url: str
+    schema: str
     pool: "asyncpg.Pool[asyncpg.Record]"
 
     async def ping(self) -> None:
@@ -163,7 +164,7 @@ class Database:
         """
         settings = _DEDICATED | {"idle_session_timeout": f"{max_silence_s:.0f}s"}
         cached = {"max_cached_statement_lifetime": 0, "max_cacheable_statement_size": 0}
-        return await _connect(self.url, settings, **cached)
+        return await _connect(self.url, self.schema, settings, **cached)
 
     async def _give_back(self, connection: Any) -> None:
         """A connection that is lost at this moment has done its work: the pool forgets it."""
@@ -201,7 +202,7 @@ class OwnConnection:
             connection.terminate()
 
 
-async def open_database(url: str) -> Database:
+async def open_database(url: str, schema: str) -> Database:
     """Connect and check version and clock.
 
     Raises DatabaseUnavailableError, or UnsupportedDatabaseError with the remedy.
@@ -214,10 +215,11 @@ async def open_database(url: str) -> Database:
             timeout=CONNECT_TIMEOUT_S,
             command_timeout=COMMAND_TIMEOUT_S,
             server_settings=_SESSION,
+            connection_class=connection_class(schema),
         )
     except Exception as error:
         raise away(error) from error
-    database = Database(url, pool)
+    database = Database(url, schema, pool)
     try:
         async with database.connection() as connection:
             await _check_fitness(connection)
@@ -228,22 +230,23 @@ async def open_database(url: str) -> Database:
 
 
 @asynccontextmanager
-async def connect_read_only(url: str) -> AsyncIterator[Connection]:
+async def connect_read_only(url: str, schema: str) -> AsyncIterator[Connection]:
     """A read-only connection, without any check. Raises DatabaseUnavailableError."""
-    connection = await _connect(url, {"default_transaction_read_only": "on"})
+    connection = await _connect(url, schema, {"default_transaction_read_only": "on"})
     try:
         yield connection
     finally:
         await connection.close(timeout=CONNECT_TIMEOUT_S)
 
 
-async def _connect(url: str, settings: dict[str, str], **options: Any) -> Connection:
+async def _connect(url: str, schema: str, settings: dict[str, str], **options: Any) -> Connection:
     try:
         return await asyncpg.connect(
             url,
             timeout=CONNECT_TIMEOUT_S,
             command_timeout=COMMAND_TIMEOUT_S,
             server_settings=_SESSION | settings,
+            connection_class=connection_class(schema),
             **options,
         )
     except Exception as error:
@@ -268,7 +271,7 @@ def redact_url(url: str) -> str:
 
 
 @asynccontextmanager
-async def explain_missing_privileges(url: str) -> AsyncIterator[None]:
+async def explain_missing_privileges(url: str, schema: str) -> AsyncIterator[None]:
     """Raise UnsupportedDatabaseError with the remedy when the body lacks a privilege."""
     try:
         yield
@@ -279,7 +282,8 @@ async def explain_missing_privileges(url: str) -> AsyncIterator[None]:
         role = urlsplit(url).username or "the role"
         raise UnsupportedDatabaseError(
             f"database.url = {redact_url(url)}: {role} lacks a privilege: {refusal}; connect "
-            f"as the owner of the tables, or GRANT CREATE, USAGE ON SCHEMA public TO {role}"
+            f"as the owner of the tables, or as a superuser CREATE SCHEMA IF NOT EXISTS {schema} "
+            f"and GRANT CREATE, USAGE ON SCHEMA {schema} TO {role}"
         ) from error
 
 
