@@ -28,14 +28,14 @@ POLL_S = 0.05
 MAX_DRAIN_S = 180.0
 
 _CREATE = """
-    INSERT INTO orders
+    INSERT INTO paidonce.orders
            (id, reference, kind, status, amount_minor, currency, request_hash, version)
     SELECT gen_random_uuid(), reference, 'order', 'PENDING', $2, $3, '', 1
       FROM unnest($1::text[]) AS reference
 """
 # The clock of the transaction that paid it, on the machine that also sent the webhook.
 _PAID = """
-    SELECT reference, fulfilled_at FROM orders
+    SELECT reference, fulfilled_at FROM paidonce.orders
      WHERE status = 'PAID' AND reference = ANY ($1)
 """
 

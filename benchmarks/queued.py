@@ -16,7 +16,7 @@ from benchmarks.meter import Marks
 
 POLL_S = 0.02
 MAX_DRAIN_S = 180.0
-IS_ANY_DUE = "SELECT EXISTS (SELECT 1 FROM event_queue)"
+IS_ANY_DUE = "SELECT EXISTS (SELECT 1 FROM paidonce.event_queue)"
 
 
 class Queued(Paidonce):

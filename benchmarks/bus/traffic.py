@@ -105,7 +105,7 @@ class Traffic:
             late_s = await connection.fetchval(
                 "SELECT percentile_cont(0.99) WITHIN GROUP (ORDER BY "
                 "extract(epoch FROM published_at - occurred_at)) FROM "
-                "(SELECT * FROM outbox "
+                "(SELECT * FROM paidonce.outbox "
                 "WHERE aggregate_type = $1 ORDER BY seq DESC LIMIT $2) AS m",
                 self.aggregate_type,
                 last,

@@ -1,16 +1,16 @@
 -- name: add_users
 -- Users, each with a subscription that payments extend.
 WITH new AS (
-    INSERT INTO users (id, email)
+    INSERT INTO paidonce.users (id, email)
     SELECT uuidv7(), email
       FROM unnest(:email::text[]) AS email
     RETURNING id, email
 ),
 addresses AS (
-    INSERT INTO user_emails (email_key, email, user_id, is_current)
+    INSERT INTO paidonce.user_emails (email_key, email, user_id, is_current)
     SELECT email, email, id, true FROM new
 )
-INSERT INTO subscriptions (id, user_id, product, status, current_period_end, version)
+INSERT INTO paidonce.subscriptions (id, user_id, product, status, current_period_end, version)
 SELECT uuidv7(), id, :product, 'ACTIVE', now() + interval '30 days', 1
   FROM new;
 
@@ -25,19 +25,19 @@ WITH new AS MATERIALIZED (
       FROM unnest(:owner::text[]) WITH ORDINALITY AS owner (email, position)
      CROSS JOIN LATERAL (SELECT :first::bigint + position - 1) AS counted (n)
      CROSS JOIN LATERAL (SELECT :span::interval * (1 - n::float8 / :total::bigint)) AS past (age)
-      JOIN user_emails AS e ON e.email_key = owner.email
-      JOIN users AS u ON u.id = e.user_id
-      JOIN subscriptions AS s ON s.user_id = u.id
+      JOIN paidonce.user_emails AS e ON e.email_key = owner.email
+      JOIN paidonce.users AS u ON u.id = e.user_id
+      JOIN paidonce.subscriptions AS s ON s.user_id = u.id
      ORDER BY n
 ),
 keys AS (
-    INSERT INTO event_keys (source_id, digest, event_id, fingerprint, fingerprint_version)
+    INSERT INTO paidonce.event_keys (source_id, digest, event_id, fingerprint, fingerprint_version)
     SELECT :source_id::smallint, decode(event_key, 'hex'), event_id,
            decode(md5(event_key), 'hex'), 1
       FROM new
 ),
 events AS (
-    INSERT INTO webhook_events (
+    INSERT INTO paidonce.webhook_events (
         id, source_id, status, key, type, external_event_id, external_payment_id,
         signature_valid, signature_method, is_test, attempts, received_at, processed_at,
         occurred_at, remote_address, request_id, headers, raw_body)
@@ -52,7 +52,7 @@ events AS (
       FROM new
 ),
 paid AS (
-    INSERT INTO payments (
+    INSERT INTO paidonce.payments (
         id, source_id, email, email_key, user_id, plan_id, currency, captured_minor,
         refund_total_minor, refunded_minor, paid_at, applied_at, subscription_id, period_start,
         period_end, version, created_at, updated_at)
@@ -61,11 +61,11 @@ paid AS (
       FROM new
 ),
 ids AS (
-    INSERT INTO payment_ids (source_id, kind, external_id, payment_id)
+    INSERT INTO paidonce.payment_ids (source_id, kind, external_id, payment_id)
     SELECT :source_id, 'payment', payment_key, payment_id FROM new
 ),
 messages AS (
-    INSERT INTO outbox (
+    INSERT INTO paidonce.outbox (
         aggregate_type, aggregate_id, type, version, payload, pos, occurred_at, published_at)
     SELECT 'payment', payment_id, 'payment.applied', 1,
            jsonb_build_object(
@@ -73,10 +73,10 @@ messages AS (
                'currency', 'RUB', 'user_id', user_id, 'plan_id', 'monthly',
                'subscription_id', subscription_id, 'period_start', at,
                'period_end', at + interval '30 days'),
-           nextval('outbox_positions'), at, at
+           nextval('paidonce.outbox_positions'), at, at
       FROM new
 )
-INSERT INTO audit_log (at, event_id, action, success, details)
+INSERT INTO paidonce.audit_log (at, event_id, action, success, details)
 SELECT at, event_id, 'event_deduped', true, jsonb_build_object('request_id', 'again-' || n)
   FROM new
  WHERE n % 20 = 0;
@@ -84,14 +84,14 @@ SELECT at, event_id, 'event_deduped', true, jsonb_build_object('request_id', 'ag
 -- name: enqueue
 -- Insert queue rows that are deleted soon after; returns the id of the first.
 WITH added AS (
-    INSERT INTO event_queue (run_at, event_id)
+    INSERT INTO paidonce.event_queue (run_at, event_id)
     SELECT clock_timestamp(), uuidv7() FROM generate_series(1, :number::bigint)
     RETURNING id
 )
 SELECT min(id) AS first_id FROM added;
 
 -- name: dequeue
-DELETE FROM event_queue WHERE id >= :first_id;
+DELETE FROM paidonce.event_queue WHERE id >= :first_id;
 
 -- name: applied
-SELECT count(*) AS applied FROM payments WHERE applied_at IS NOT NULL;
+SELECT count(*) AS applied FROM paidonce.payments WHERE applied_at IS NOT NULL;

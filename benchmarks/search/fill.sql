@@ -1,6 +1,6 @@
 -- name: add_sources
 -- A common source, one that has sent nothing for months, and one that never has.
-INSERT INTO sources (name, provider) VALUES ('common', 'tilda'), ('rare', 'tilda'),
+INSERT INTO paidonce.sources (name, provider) VALUES ('common', 'tilda'), ('rare', 'tilda'),
                                             ('silent', 'tilda')
 ON CONFLICT DO NOTHING;
 
@@ -11,7 +11,7 @@ ON CONFLICT DO NOTHING;
 -- one order, one user and one address.
 WITH new AS MATERIALIZED (
     SELECT n, now() - age AS at, uuidv7(-age) AS id, n < :total::bigint / 3 AS is_old,
-           (SELECT s.id FROM sources AS s
+           (SELECT s.id FROM paidonce.sources AS s
              WHERE s.name = CASE WHEN n < 10 THEN 'rare' ELSE 'common' END) AS source_id
       FROM generate_series(:first::bigint, :last::bigint - 1) AS counted (n)
      CROSS JOIN LATERAL (SELECT :span::interval * (1 - n::float8 / :total)) AS past (age)
@@ -26,7 +26,7 @@ judged AS (
       FROM new
 ),
 events AS (
-    INSERT INTO webhook_events (
+    INSERT INTO paidonce.webhook_events (
         id, source_id, status, key, type, external_event_id, external_payment_id,
         order_reference, signature_valid, signature_method, is_test, error_code, error_message,
         attempts, received_at, processed_at, remote_address, request_id, headers, raw_body)
@@ -44,7 +44,7 @@ events AS (
       FROM judged
 ),
 paid AS (
-    INSERT INTO payments (
+    INSERT INTO paidonce.payments (
         id, source_id, order_reference, email, email_key, currency, captured_minor,
         refund_total_minor, refunded_minor, failed_at, applied_at, review, version, created_at)
     SELECT id, source_id, CASE WHEN n % 3 = 1 THEN 'o-hot' ELSE 'o-' || n END, email, email, 'RUB',
@@ -57,11 +57,11 @@ paid AS (
          AS who (email)
 ),
 ids AS (
-    INSERT INTO payment_ids (source_id, kind, external_id, payment_id)
+    INSERT INTO paidonce.payment_ids (source_id, kind, external_id, payment_id)
     SELECT source_id, 'payment', 'p-' || n, id FROM judged
 ),
 audited AS (
-    INSERT INTO audit_log (
+    INSERT INTO paidonce.audit_log (
         at, event_id, payment_id, order_reference, user_id, actor, action, reason, success)
     SELECT at, id, CASE WHEN n % 3 = 0 THEN lpad('7', 32, '0')::uuid ELSE id END,
            CASE WHEN n % 3 = 1 THEN 'o-hot' ELSE 'o-' || n END,
@@ -71,7 +71,7 @@ audited AS (
                 ELSE 'payment_linked' END, NULL, true
       FROM judged
 )
-INSERT INTO orders (id, reference, kind, status, amount_minor, currency, email, email_key,
+INSERT INTO paidonce.orders (id, reference, kind, status, amount_minor, currency, email, email_key,
                     request_hash, version, created_at)
 SELECT id, 'o-' || n, CASE WHEN is_old THEN 'booking' ELSE 'order' END, 'PENDING', 99000, 'RUB',
        email, email, '', 1, at
@@ -82,13 +82,13 @@ SELECT id, 'o-' || n, CASE WHEN is_old THEN 'booking' ELSE 'order' END, 'PENDING
 -- name: add_counts
 -- The statistics of a year, and deltas that are not folded yet.
 WITH counts AS (
-    INSERT INTO event_counts
+    INSERT INTO paidonce.event_counts
     SELECT current_date - back, s.id, method, 1000, 10, 1, 900, 79, 10
       FROM generate_series(0, 365) AS back, sources AS s,
            unnest(ARRAY['hmac-sha256', 'api-key']) AS method
     ON CONFLICT DO NOTHING
 )
-INSERT INTO event_count_deltas
+INSERT INTO paidonce.event_count_deltas
 SELECT current_date, s.id, 'hmac-sha256', 64, 1, 0, 60, 2, 1
   FROM generate_series(1, :deltas::bigint) AS n, sources AS s
  WHERE s.name = 'common';

@@ -8,32 +8,32 @@ import asyncpg
 POOL_SIZE = 16
 
 RESERVED = """
-INSERT INTO reservations
+INSERT INTO paidonce.reservations
        (payment_id, wallet_id, request_hash, amount_minor, status, created_at)
 VALUES ($1, $2, $3, $4, 'RESERVED', now())
 ON CONFLICT DO NOTHING
 RETURNING payment_id
 """
 SET_ASIDE = """
-UPDATE wallets
+UPDATE paidonce.wallets
    SET reserved_minor = reserved_minor + $2, version = version + 1, updated_at = now()
  WHERE id = $1 AND balance_minor - reserved_minor >= $2
 """
 COMMITTED = """
-UPDATE reservations
+UPDATE paidonce.reservations
    SET status = 'COMMITTED', committed_minor = amount_minor, ended_at = now()
  WHERE payment_id = $1 AND status = 'RESERVED'
 RETURNING wallet_id, amount_minor
 """
 TAKEN = """
-UPDATE wallets
+UPDATE paidonce.wallets
    SET reserved_minor = reserved_minor - $2, balance_minor = balance_minor - $2,
        version = version + 1, updated_at = now()
  WHERE id = $1
 RETURNING currency
 """
 EXPLAINED = """
-INSERT INTO ledger_entries (movement_id, reservation, account, currency, amount_minor, at)
+INSERT INTO paidonce.ledger_entries (movement_id, reservation, account, currency, amount_minor, at)
 VALUES ($1, $2, $3, $5, -$6::bigint, now()), ($1, $2, $4, $5, $6, now())
 """
 

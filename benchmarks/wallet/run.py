@@ -32,16 +32,16 @@ COLUMNS = ("callers", "wallets", "Paidonce pairs/s", "by hand pairs/s", "ratio")
 AMOUNT_MINOR = 100
 FULL_MINOR = 10**15
 FILL = """
-INSERT INTO wallets (id, owner, currency, balance_minor)
+INSERT INTO paidonce.wallets (id, owner, currency, balance_minor)
 SELECT gen_random_uuid(), 'owner-' || n, 'EUR', $2 FROM generate_series(1, $1::int) AS n
 RETURNING id
 """
 UNEXPLAINED = f"""
 SELECT count(*)
-  FROM wallets AS w
+  FROM paidonce.wallets AS w
  WHERE reserved_minor <> 0
     OR balance_minor <> {FULL_MINOR} + (SELECT coalesce(sum(e.amount_minor), 0)
-                                          FROM ledger_entries AS e
+                                          FROM paidonce.ledger_entries AS e
                                          WHERE e.account = 'wallet:' || w.id)
 """
 

@@ -842,8 +842,8 @@ GUARDS: Final = (
         "taking from the queue what is settled",
         "RET-4",
         _DUE,
-        "    DELETE FROM event_queue\n     WHERE id = ANY",
-        "    UPDATE event_queue SET run_at = run_at\n     WHERE id = ANY",
+        "    DELETE FROM paidonce.event_queue\n     WHERE id = ANY",
+        "    UPDATE paidonce.event_queue SET run_at = run_at\n     WHERE id = ANY",
         f"{_SETTLE}a_stored_event_is_processed_by_a_worker_once",
         is_kin=True,
     ),
@@ -972,7 +972,7 @@ GUARDS: Final = (
         "the queue_name of what is woken",
         "REC-7",
         _SETTLEMENT,
-        "coalesce((SELECT max(d.queue_name) FROM event_queue AS d "
+        "coalesce((SELECT max(d.queue_name) FROM paidonce.event_queue AS d "
         "WHERE d.event_id = e.id), 0)",
         "0",
         f"{_ASKED}a_redelivery_makes_a_lookup_due_at_once",
@@ -1236,7 +1236,7 @@ GUARDS: Final = (
         "the refusal of a handler's COMMIT",
         "FUL-5",
         _SCHEMA,
-        "IF EXISTS (SELECT 1 FROM running_hooks WHERE id = NEW.id) THEN",
+        "IF EXISTS (SELECT 1 FROM paidonce.running_hooks WHERE id = NEW.id) THEN",
         "IF false THEN",
         f"{_HANDLERS}whatever_a_handler_does_nothing_is_half_done[commit_and_swallow]",
         is_kin=True,
@@ -1811,9 +1811,9 @@ GUARDS: Final = (
         "unpublished messages are found by the missing mark",
         "BUS-1",
         "bus/queries.sql",
-        "SELECT seq FROM outbox WHERE published_at IS NULL ORDER",
-        "SELECT seq FROM outbox WHERE published_at IS NULL AND seq > coalesce("
-        "(SELECT max(seq) FROM outbox WHERE pos IS NOT NULL), 0) ORDER",
+        "SELECT seq FROM paidonce.outbox WHERE published_at IS NULL ORDER",
+        "SELECT seq FROM paidonce.outbox WHERE published_at IS NULL AND seq > coalesce("
+        "(SELECT max(seq) FROM paidonce.outbox WHERE pos IS NOT NULL), 0) ORDER",
         f"{_BUS_ORDER}a_late_commit_with_a_smaller_number_is_published",
     ),
     Guard(
@@ -2055,8 +2055,8 @@ GUARDS: Final = (
         "an order that is merged has a new version",
         "USR-2",
         "users/merge.sql",
-        "UPDATE orders SET user_id = :into_id, version = version + 1,",
-        "UPDATE orders SET user_id = :into_id,",
+        "UPDATE paidonce.orders SET user_id = :into_id, version = version + 1,",
+        "UPDATE paidonce.orders SET user_id = :into_id,",
         f"{_MERGES}a_merge_between_loading_and_writing_is_noticed[order]",
         is_kin=True,
     ),

@@ -1,6 +1,6 @@
 -- name: record_entries
 -- The default time is that of writing: after all that the same transaction did before.
-INSERT INTO audit_log (
+INSERT INTO paidonce.audit_log (
     at, event_id, payment_id, order_reference, user_id, actor, action, reason, success, details)
 SELECT coalesce(at, clock_timestamp()), event_id, payment_id, "order", user_id, actor, action,
        reason, success, details
@@ -26,7 +26,7 @@ SELECT a.id, a.at, a.actor, a.action, a.reason, a.success, a.payment_id,
            AS matches
       FROM (
         SELECT a.*
-          FROM audit_log AS a
+          FROM paidonce.audit_log AS a
          WHERE ROW (a.at, a.id) >= ROW (:first_at::timestamptz, :first_id::bigint)
            AND ROW (a.at, a.id) <= ROW (:last_at::timestamptz, :last_id::bigint)
            AND a.event_id IS NOT NULL  -- by event

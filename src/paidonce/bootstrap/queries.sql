@@ -1,8 +1,8 @@
 -- name: register_source
-INSERT INTO sources (name, provider) VALUES (:name, :provider) ON CONFLICT (name) DO NOTHING;
+INSERT INTO paidonce.sources (name, provider) VALUES (:name, :provider) ON CONFLICT (name) DO NOTHING;
 
 -- name: find_source
-SELECT id, provider FROM sources WHERE name = :name;
+SELECT id, provider FROM paidonce.sources WHERE name = :name;
 
 -- name: lock_plans
 SELECT pg_advisory_xact_lock(hashtextextended('paidonce.plans', 0));
@@ -10,17 +10,17 @@ SELECT pg_advisory_xact_lock(hashtextextended('paidonce.plans', 0));
 -- name: next_version
 -- When the next versions begin: now, read behind the lock, and after all earlier ones whatever the clock says.
 SELECT greatest(clock_timestamp(), max(greatest(valid_from, valid_until)) + interval '1 microsecond')
-  FROM plan_versions;
+  FROM paidonce.plan_versions;
 
 -- name: all_plans
 SELECT plan_id AS id, price_minor, currency, product, days, months, is_default, valid_from, valid_until
-  FROM plan_versions
+  FROM paidonce.plan_versions
  ORDER BY plan_id, valid_from;
 
 -- name: end_plan
-UPDATE plan_versions SET valid_until = :now WHERE plan_id = :plan_id AND valid_until IS NULL;
+UPDATE paidonce.plan_versions SET valid_until = :now WHERE plan_id = :plan_id AND valid_until IS NULL;
 
 -- name: add_plan
-INSERT INTO plan_versions
+INSERT INTO paidonce.plan_versions
        (plan_id, valid_from, price_minor, currency, product, days, months, is_default)
 VALUES (:plan_id, :now, :price_minor, :currency, :product, :days, :months, :is_default);

@@ -1,10 +1,10 @@
 -- Migrations --------------------------------------------------------------------------------
 
 -- name: current_revision
-SELECT version_num FROM alembic_version;
+SELECT version_num FROM paidonce.alembic_version;
 
 -- name: has_revisions
-SELECT to_regclass('alembic_version') IS NOT NULL AS is_there;
+SELECT to_regclass('paidonce.alembic_version') IS NOT NULL AS is_there;
 
 -- name: has_schema
 SELECT to_regnamespace(quote_ident(:name)) IS NOT NULL AS is_there;
@@ -60,7 +60,7 @@ SELECT pg_advisory_xact_lock(hashtextextended('paidonce.partitions', 0));
 SELECT child.relname
   FROM pg_inherits
   JOIN pg_class AS child ON child.oid = inhrelid
- WHERE inhparent = 'webhook_events'::regclass;
+ WHERE inhparent = 'paidonce.webhook_events'::regclass;
 
 -- Searches ----------------------------------------------------------------------------------
 

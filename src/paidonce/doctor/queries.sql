@@ -15,10 +15,10 @@ SELECT current_user AS role, n.oid IS NOT NULL AS has_schema,
   LEFT JOIN pg_namespace AS n ON n.nspname = wanted.name;
 
 -- name: sources
-SELECT name, provider FROM sources ORDER BY name;
+SELECT name, provider FROM paidonce.sources ORDER BY name;
 
 -- name: overdue
 SELECT extract(epoch FROM now() - run_at)::float8 AS overdue_s
-  FROM event_queue
+  FROM paidonce.event_queue
  ORDER BY run_at, id
  LIMIT 1;

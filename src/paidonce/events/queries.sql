@@ -6,9 +6,9 @@ SELECT e.id, e.key, e.type, e.status, e.error_code, e.error_message, e.external_
        e.order_reference AS "order", e.attempts, e.received_at, e.processed_at, e.occurred_at,
        e.is_test, e.signature_valid, e.signature_method, e.request_id, e.conflicts_with,
        e.remote_address, e.erased_at, e.transaction_id::text AS transaction_id,
-       (SELECT s.name FROM sources AS s WHERE s.id = e.source_id) AS source,
-       (SELECT s.provider FROM sources AS s WHERE s.id = e.source_id) AS provider,
-       (SELECT min(d.run_at) FROM event_queue AS d WHERE d.event_id = e.id) AS next_attempt_at,
+       (SELECT s.name FROM paidonce.sources AS s WHERE s.id = e.source_id) AS source,
+       (SELECT s.provider FROM paidonce.sources AS s WHERE s.id = e.source_id) AS provider,
+       (SELECT min(d.run_at) FROM paidonce.event_queue AS d WHERE d.event_id = e.id) AS next_attempt_at,
        e.matches, e.position
   FROM (
     SELECT looked_at.*, row_number() OVER () AS position,
@@ -19,20 +19,20 @@ SELECT e.id, e.key, e.type, e.status, e.error_code, e.error_message, e.external_
            AND status = :status  -- status
            AND is_test = :test  -- test
            AND is_test  -- is_test
-           AND source_id = (SELECT id FROM sources WHERE name = :source)  -- source
+           AND source_id = (SELECT id FROM paidonce.sources WHERE name = :source)  -- source
            AS matches
       FROM (
         SELECT e.id, e.source_id, e.key, e.type, e.status, e.error_code, e.error_message,
                e.external_payment_id, e.order_reference, e.attempts, e.received_at,
                e.processed_at, e.occurred_at, e.is_test, e.signature_valid, e.signature_method,
                e.request_id, e.conflicts_with, e.remote_address, e.erased_at, e.transaction_id
-          FROM webhook_events AS e
+          FROM paidonce.webhook_events AS e
          WHERE e.id >= :first_id AND e.id <= :last_id
            AND e.id = ANY (ARRAY(  -- by payments
                SELECT found.id  -- by payments
                  FROM unnest(:payments::text[]) AS named (payment)  -- by payments
                 CROSS JOIN LATERAL (  -- by payments
-                    SELECT w.id FROM webhook_events AS w  -- by payments
+                    SELECT w.id FROM paidonce.webhook_events AS w  -- by payments
                      WHERE w.id >= :first_id AND w.id <= :last_id  -- by payments
                        AND w.external_payment_id IS NOT NULL  -- by payments
                        AND ROW (w.external_payment_id, w.id)  -- by payments
@@ -57,9 +57,9 @@ SELECT e.id, e.key, e.type, e.status, e.error_code, e.error_message, e.external_
            AND ROW (e.status, e.id) <= ROW (:unusual_status, :last_id)  -- by unusual_status
            AND e.is_test  -- by is_test
            AND ROW (e.source_id, e.id)  -- by source
-            >= ROW ((SELECT id FROM sources WHERE name = :source), :first_id)  -- by source
+            >= ROW ((SELECT id FROM paidonce.sources WHERE name = :source), :first_id)  -- by source
            AND ROW (e.source_id, e.id)  -- by source
-            <= ROW ((SELECT id FROM sources WHERE name = :source), :last_id)  -- by source
+            <= ROW ((SELECT id FROM paidonce.sources WHERE name = :source), :last_id)  -- by source
          ORDER BY
                e.external_payment_id DESC,  -- by payment
                e.order_reference DESC,  -- by order
@@ -72,18 +72,18 @@ SELECT e.id, e.key, e.type, e.status, e.error_code, e.error_message, e.external_
  LIMIT :limit;
 
 -- name: ids_of_payment
-SELECT external_id FROM payment_ids WHERE payment_id = :payment_id LIMIT :limit;
+SELECT external_id FROM paidonce.payment_ids WHERE payment_id = :payment_id LIMIT :limit;
 
 -- name: deliveries
 -- The stored headers and the raw body.
 SELECT e.id, e.headers, e.raw_body
-  FROM webhook_events AS e
+  FROM paidonce.webhook_events AS e
  WHERE e.id = ANY (:event_id::uuid[])
    AND e.id BETWEEN :first_id AND :last_id;
 
 -- name: evidence
 SELECT headers, substring(raw_body FROM 1 FOR :limit) AS body, octet_length(raw_body) AS size
-  FROM webhook_events
+  FROM paidonce.webhook_events
  WHERE id = :event_id;
 
 -- name: backlog
@@ -94,7 +94,7 @@ SELECT pending.status, count(*) AS number,
        AS pending (status)
  CROSS JOIN LATERAL (
      SELECT e.received_at
-       FROM webhook_events AS e
+       FROM paidonce.webhook_events AS e
       WHERE e.status <> 'PROCESSED'
         AND ROW (e.status, e.id) >= ROW (pending.status, :first_id::uuid)
         AND ROW (e.status, e.id) <= ROW (pending.status, :last_id::uuid)

@@ -1,7 +1,7 @@
 -- name: pending_order
 -- The order that waits for exactly this payment, from this source.
 SELECT id
-  FROM orders
+  FROM paidonce.orders
  WHERE reference = :reference
    AND status = 'PENDING'
    AND amount_minor = :amount_minor

@@ -6,8 +6,8 @@ SELECT s.source_id, d.event_id
   FROM unnest(:source_id::smallint[]) AS s (source_id)
  CROSS JOIN LATERAL (
      SELECT d.event_id, d.run_at
-       FROM event_queue AS d
-       JOIN webhook_events AS e ON e.id = d.event_id
+       FROM paidonce.event_queue AS d
+       JOIN paidonce.webhook_events AS e ON e.id = d.event_id
       WHERE d.queue_name = 1
         AND d.source_id = s.source_id
         AND d.run_at <= now()
@@ -22,7 +22,7 @@ SELECT extract(epoch FROM min(d.run_at) - now())::float8 AS seconds
   FROM unnest(:source_id::smallint[]) AS s (source_id)
  CROSS JOIN LATERAL (
      SELECT d.run_at
-       FROM event_queue AS d
+       FROM paidonce.event_queue AS d
       WHERE d.queue_name = 1
         AND d.source_id = s.source_id
         AND d.event_id <> ALL (:running::uuid[])

@@ -1,5 +1,5 @@
 -- name: order_id
-SELECT id FROM orders WHERE reference = :reference;
+SELECT id FROM paidonce.orders WHERE reference = :reference;
 
 -- name: orders
 -- Newest first; ids are in the order of creation. See events/queries.sql for how it is read.
@@ -8,7 +8,7 @@ SELECT o.id, o.reference, o.kind, o.status, o.amount_minor, o.currency, o.user_i
        o.closed_at, o.fulfilled_at, o.reversed_at, o.expires_at, o.created_at, o.updated_at,
        o.transaction_id::text AS transaction_id,
        CASE WHEN o.sources IS NOT NULL
-            THEN ARRAY(SELECT s.name FROM sources AS s WHERE s.id = ANY (o.sources) ORDER BY s.name)
+            THEN ARRAY(SELECT s.name FROM paidonce.sources AS s WHERE s.id = ANY (o.sources) ORDER BY s.name)
             END AS sources,
        o.matches, o.position
   FROM (
@@ -20,7 +20,7 @@ SELECT o.id, o.reference, o.kind, o.status, o.amount_minor, o.currency, o.user_i
            AS matches
       FROM (
         SELECT o.*
-          FROM orders AS o
+          FROM paidonce.orders AS o
          WHERE o.id >= :first_id AND o.id <= :last_id
            AND o.user_id IS NOT NULL  -- by user_id
            AND ROW (o.user_id, o.id) >= ROW (:user_id, :first_id)  -- by user_id

@@ -10,7 +10,7 @@ SELECT p.id, p.order_reference AS "order", p.user_id, p.email, p.plan_id, p.stat
             ELSE greatest(p.captured_minor - p.refunded_minor
                           - CASE WHEN p.reversed_minor < p.applied_minor
                                  THEN p.applied_minor ELSE 0 END, 0) END AS excess_minor,
-       (SELECT s.name FROM sources AS s WHERE s.id = p.source_id) AS source,
+       (SELECT s.name FROM paidonce.sources AS s WHERE s.id = p.source_id) AS source,
        CASE WHEN p.dispute_won_at IS NULL OR p.dispute_won_at < p.disputed_at
             THEN p.disputed_at END AS disputed_at,
        CASE WHEN p.dispute_won_at IS NULL OR p.dispute_won_at < p.disputed_at
@@ -20,7 +20,7 @@ SELECT p.id, p.order_reference AS "order", p.user_id, p.email, p.plan_id, p.stat
             THEN extract(epoch FROM now() - p.created_at)::bigint END AS unapplied_s,
        CASE WHEN p.review <> 'PAYMENT_MISSING' OR p.created_at < now() - interval '1 day'
             THEN p.review END AS review,
-       ARRAY(SELECT ROW (i.kind, i.external_id) FROM payment_ids AS i
+       ARRAY(SELECT ROW (i.kind, i.external_id) FROM paidonce.payment_ids AS i
               WHERE i.payment_id = p.id ORDER BY i.kind, i.external_id LIMIT :max_ids) AS ids,
        p.matches, p.position
   FROM (
@@ -40,16 +40,16 @@ SELECT p.id, p.order_reference AS "order", p.user_id, p.email, p.plan_id, p.stat
            AND (disputed_at IS NULL OR dispute_won_at >= disputed_at)  -- undisputed
            AND status = :unusual_status  -- unusual_status
            AND status = :status  -- status
-           AND source_id = (SELECT id FROM sources WHERE name = :source)  -- source
+           AND source_id = (SELECT id FROM paidonce.sources WHERE name = :source)  -- source
            AS matches
       FROM (
         SELECT p.*
-          FROM payments AS p
+          FROM paidonce.payments AS p
          WHERE p.id >= :first_id AND p.id <= :last_id
            AND p.id = ANY (ARRAY(  -- by external_payment_id
                WITH RECURSIVE kinds (source_id, kind, number) AS (  -- by external_payment_id
                    (SELECT i.source_id, i.kind, 1  -- by external_payment_id
-                      FROM payment_ids AS i  -- by external_payment_id
+                      FROM paidonce.payment_ids AS i  -- by external_payment_id
                      ORDER BY i.source_id, i.kind, i.external_id  -- by external_payment_id
                      LIMIT 1)  -- by external_payment_id
                    UNION ALL  -- by external_payment_id
@@ -57,7 +57,7 @@ SELECT p.id, p.order_reference AS "order", p.user_id, p.email, p.plan_id, p.stat
                      FROM kinds AS k  -- by external_payment_id
                     CROSS JOIN LATERAL (  -- by external_payment_id
                         SELECT i.source_id, i.kind  -- by external_payment_id
-                          FROM payment_ids AS i  -- by external_payment_id
+                          FROM paidonce.payment_ids AS i  -- by external_payment_id
                          WHERE ROW (i.source_id, i.kind)  -- by external_payment_id
                              > ROW (k.source_id, k.kind)  -- by external_payment_id
                          ORDER BY i.source_id, i.kind, i.external_id  -- by external_payment_id
@@ -66,7 +66,7 @@ SELECT p.id, p.order_reference AS "order", p.user_id, p.email, p.plan_id, p.stat
                SELECT i.payment_id  -- by external_payment_id
                  FROM kinds AS k  -- by external_payment_id
                 CROSS JOIN LATERAL (  -- by external_payment_id
-                    SELECT i.payment_id FROM payment_ids AS i  -- by external_payment_id
+                    SELECT i.payment_id FROM paidonce.payment_ids AS i  -- by external_payment_id
                      WHERE i.source_id = k.source_id AND i.kind = k.kind  -- by external_payment_id
                        AND i.external_id = :external_payment_id  -- by external_payment_id
                      LIMIT 1) AS i))  -- by external_payment_id
@@ -102,7 +102,7 @@ SELECT currency, coalesce(review, '') AS reason, count(*) AS number,
        sum(captured_minor - refunded_minor)::bigint AS sum_minor,
        extract(epoch FROM now() - min(created_at))::float8 AS oldest_s
   FROM (SELECT currency, review, captured_minor, refunded_minor, created_at
-          FROM payments
+          FROM paidonce.payments
          WHERE applied_at IS NULL
            AND (captured_minor > refunded_minor AND canceled_at IS NULL OR unreadable_at IS NOT NULL)
          ORDER BY id
@@ -113,10 +113,10 @@ SELECT currency, coalesce(review, '') AS reason, count(*) AS number,
 -- Payments that need a review, applied or not. A refund without a payment counts after a day: the payment
 -- may still arrive (PAY-6). The recursion enters the index once for each reason, and does not scan it.
 WITH RECURSIVE reasons (reason, number) AS (
-    (SELECT review, 1 FROM payments WHERE review IS NOT NULL ORDER BY review, id LIMIT 1)
+    (SELECT review, 1 FROM paidonce.payments WHERE review IS NOT NULL ORDER BY review, id LIMIT 1)
     UNION ALL
     SELECT (SELECT p.review
-              FROM payments AS p
+              FROM paidonce.payments AS p
              WHERE p.review IS NOT NULL AND p.review > r.reason
              ORDER BY p.review, p.id
              LIMIT 1), r.number + 1
@@ -128,7 +128,7 @@ SELECT r.reason, count(*) AS number,
   FROM reasons AS r
  CROSS JOIN LATERAL (
      SELECT p.created_at
-       FROM payments AS p
+       FROM paidonce.payments AS p
       WHERE p.review IS NOT NULL
         AND ROW (p.review, p.id) >= ROW (r.reason, :first_id::uuid)
         AND ROW (p.review, p.id) <= ROW (r.reason, :last_id::uuid)
@@ -140,7 +140,7 @@ SELECT r.reason, count(*) AS number,
 -- name: open_disputes
 SELECT count(*) AS number
   FROM (SELECT 1
-          FROM payments
+          FROM paidonce.payments
          WHERE disputed_at IS NOT NULL AND (dispute_won_at IS NULL OR dispute_won_at < disputed_at)
          ORDER BY id
          LIMIT :max_counted) AS disputed;

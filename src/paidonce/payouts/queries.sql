@@ -1,6 +1,6 @@
 -- name: add
 -- An existing payment is left unchanged: its id is the key.
-INSERT INTO wallet_payments (
+INSERT INTO paidonce.wallet_payments (
     payment_id, wallet_id, source_id, amount_minor, currency, request_hash, status, created_at,
     updated_at)
 SELECT payment_id, wallet_id, source_id, amount_minor, currency, request_hash, 'INITIATED',
@@ -20,10 +20,10 @@ RETURNING payment_id;
 -- By payment id, by transaction, or a page; perhaps locked. The currency of the wallet is null if it does
 -- not exist.
 SELECT p.*,
-       (SELECT w.currency FROM wallets AS w WHERE w.id = p.wallet_id) AS wallet_currency, -- lock
+       (SELECT w.currency FROM paidonce.wallets AS w WHERE w.id = p.wallet_id) AS wallet_currency, -- lock
        clock_timestamp() AS now, -- lock
-       (SELECT s.name FROM sources AS s WHERE s.id = p.source_id) AS source
-  FROM wallet_payments AS p
+       (SELECT s.name FROM paidonce.sources AS s WHERE s.id = p.source_id) AS source
+  FROM paidonce.wallet_payments AS p
  WHERE p.payment_id = ANY (:payment_id::text[]) -- payment_id
  WHERE (p.source_id, p.transaction_id) IN ( -- transaction
            SELECT * FROM unnest(:source_id::smallint[], :transaction_id::text[])) -- transaction
@@ -38,7 +38,7 @@ SELECT p.*,
 -- Writes only rows that have not changed: a payment ends once. Fewer written rows mean that another
 -- transaction was first.
 WITH changed AS (
-    UPDATE wallet_payments AS p
+    UPDATE paidonce.wallet_payments AS p
        SET status = c.status, transaction_id = c.transaction_id, failure = c.failure,
            review = c.review, next_attempt_at = c.next_attempt_at, version = c.version,
            updated_at = c.updated_at
@@ -53,31 +53,31 @@ WITH changed AS (
        AND p.version = c.version_before
     RETURNING 1
 )
-SELECT require_written((SELECT count(*) FROM changed), :expected);
+SELECT paidonce.require_written((SELECT count(*) FROM changed), :expected);
 
 -- name: claim
 -- A lease instead of a lock: no transaction waits for the gateway. Compared with now() and not with
 -- clock_timestamp(), which cannot use the index.
-UPDATE wallet_payments AS p
+UPDATE paidonce.wallet_payments AS p
    SET next_attempt_at = clock_timestamp() + :lease_s::float8 * interval '1 second',
        attempts = p.attempts + 1
  WHERE p.payment_id = ANY (ARRAY(
-     SELECT d.payment_id FROM wallet_payments AS d
+     SELECT d.payment_id FROM paidonce.wallet_payments AS d
       WHERE d.next_attempt_at <= now()
       ORDER BY d.next_attempt_at
       LIMIT :limit
         FOR UPDATE SKIP LOCKED))
-RETURNING p.*, (SELECT s.name FROM sources AS s WHERE s.id = p.source_id) AS source;
+RETURNING p.*, (SELECT s.name FROM paidonce.sources AS s WHERE s.id = p.source_id) AS source;
 
 -- name: has_other_payment
 SELECT EXISTS (
-    SELECT 1 FROM wallet_payments
+    SELECT 1 FROM paidonce.wallet_payments
      WHERE source_id = :source_id AND transaction_id = :transaction_id
        AND payment_id <> :payment_id) AS found;
 
 -- name: count_reviews
 SELECT review AS reason, count(*) AS number
-  FROM (SELECT review FROM wallet_payments
+  FROM (SELECT review FROM paidonce.wallet_payments
          WHERE review IS NOT NULL
          ORDER BY payment_id
          LIMIT :max_counted) AS few
@@ -85,14 +85,14 @@ SELECT review AS reason, count(*) AS number
 
 -- name: pending_transactions
 SELECT id, source_id, transaction_id
-  FROM gateway_callbacks
+  FROM paidonce.gateway_callbacks
  WHERE id = ANY (:id::uuid[])
    AND status = 'PENDING';
 
 -- name: due_callbacks
 -- Compared with now() and not with clock_timestamp(), which cannot use the index.
 SELECT id, source_id, transaction_id
-  FROM gateway_callbacks
+  FROM paidonce.gateway_callbacks
  WHERE next_attempt_at <= now()
  ORDER BY next_attempt_at
  LIMIT :limit;
@@ -101,7 +101,7 @@ SELECT id, source_id, transaction_id
 -- Callbacks that were not applied, in the order of their arrival. Dead ones too: now they have a
 -- payment.
 SELECT id, source_id, transaction_id, gateway_status, amount_minor, currency
-  FROM gateway_callbacks
+  FROM paidonce.gateway_callbacks
  WHERE (source_id, transaction_id) IN (
            SELECT * FROM unnest(:source_id::smallint[], :transaction_id::text[]))
    AND status <> 'DONE'
@@ -109,7 +109,7 @@ SELECT id, source_id, transaction_id, gateway_status, amount_minor, currency
    FOR UPDATE;
 
 -- name: finish_callbacks
-UPDATE gateway_callbacks AS c
+UPDATE paidonce.gateway_callbacks AS c
    SET status = 'DONE', payment_id = d.payment_id, next_attempt_at = NULL,
        ended_at = clock_timestamp()
   FROM unnest(:id::uuid[], :payment_id::text[]) AS d (id, payment_id)
@@ -119,7 +119,7 @@ UPDATE gateway_callbacks AS c
 -- name: postpone_callbacks
 -- Schedules the next attempt, or makes a dead letter. A locked callback is skipped: whoever holds the
 -- lock applies or postpones it.
-UPDATE gateway_callbacks AS c
+UPDATE paidonce.gateway_callbacks AS c
    SET attempts = c.attempts + 1,
        status = CASE WHEN c.attempts + 1 >= :max_attempts::integer THEN 'DEAD_LETTER' ELSE 'PENDING' END,
        next_attempt_at = CASE WHEN c.attempts + 1 < :max_attempts
@@ -127,25 +127,25 @@ UPDATE gateway_callbacks AS c
                           * (:delays_s::float8[])[least(c.attempts + 2, cardinality(:delays_s))] END,
        ended_at = CASE WHEN c.attempts + 1 >= :max_attempts THEN clock_timestamp() END
  WHERE c.id = ANY (ARRAY(
-     SELECT d.id FROM gateway_callbacks AS d
+     SELECT d.id FROM paidonce.gateway_callbacks AS d
       WHERE d.id = ANY (:id::uuid[]) AND d.status = 'PENDING'
         AND d.next_attempt_at <= clock_timestamp()
         FOR UPDATE SKIP LOCKED))
-RETURNING c.id, (SELECT s.name FROM sources AS s WHERE s.id = c.source_id) AS source,
+RETURNING c.id, (SELECT s.name FROM paidonce.sources AS s WHERE s.id = c.source_id) AS source,
           c.transaction_id, c.gateway_status, c.event_id, c.attempts, c.received_at, c.ended_at;
 
 -- name: dead_callbacks
 SELECT c.id, s.name AS source, c.transaction_id, c.gateway_status, c.event_id, c.attempts, c.received_at,
        c.ended_at
-  FROM gateway_callbacks AS c
-  JOIN sources AS s ON s.id = c.source_id
+  FROM paidonce.gateway_callbacks AS c
+  JOIN paidonce.sources AS s ON s.id = c.source_id
  WHERE c.status = 'DEAD_LETTER'
    AND c.id <= :last_id
  ORDER BY c.id DESC
  LIMIT :limit;
 
 -- name: retry_callback
-UPDATE gateway_callbacks
+UPDATE paidonce.gateway_callbacks
    SET status = 'PENDING', attempts = 0, next_attempt_at = clock_timestamp(), ended_at = NULL
  WHERE id = :id
    AND status = 'DEAD_LETTER'
@@ -153,13 +153,13 @@ RETURNING id;
 
 -- name: count_dead_callbacks
 SELECT count(*) AS number
-  FROM (SELECT 1 FROM gateway_callbacks WHERE status = 'DEAD_LETTER' ORDER BY id LIMIT :max_counted)
+  FROM (SELECT 1 FROM paidonce.gateway_callbacks WHERE status = 'DEAD_LETTER' ORDER BY id LIMIT :max_counted)
        AS few;
 
 -- name: save_views
 -- One view for each payment. Unless all are rebuilt, it changes only to a newer version that is not older
 -- in time, and only forward: COMPLETED is final, FAILED changes only to COMPLETED.
-INSERT INTO payment_views AS v (payment_id, status, amount_minor, currency, version, updated_at)
+INSERT INTO paidonce.payment_views AS v (payment_id, status, amount_minor, currency, version, updated_at)
 SELECT * FROM unnest(
     :payment_id::text[], :status::text[], :amount_minor::bigint[], :currency::text[],
     :version::bigint[], :updated_at::timestamptz[])
@@ -175,23 +175,23 @@ ON CONFLICT (payment_id) DO UPDATE
 
 -- name: find_view
 SELECT payment_id, status, amount_minor, currency, version, updated_at
-  FROM payment_views
+  FROM paidonce.payment_views
  WHERE payment_id = :payment_id;
 
 -- name: lock_views
 -- No view changes before the end of this transaction: the outbox then has every message that a view
 -- is built from.
-LOCK TABLE payment_views IN SHARE ROW EXCLUSIVE MODE;
+LOCK TABLE paidonce.payment_views IN SHARE ROW EXCLUSIVE MODE;
 
 -- name: messages_in_outbox
 -- All messages of the next payments.
 SELECT aggregate_name AS key, id, type, version, occurred_at AS time,
        convert_to(payload::text, 'UTF8') AS body
-  FROM outbox
+  FROM paidonce.outbox
  WHERE aggregate_type = 'wallet-payment'
    AND aggregate_name = ANY (ARRAY(
      SELECT DISTINCT aggregate_name
-       FROM outbox
+       FROM paidonce.outbox
       WHERE aggregate_type = 'wallet-payment'
         AND aggregate_name > :after
       ORDER BY aggregate_name

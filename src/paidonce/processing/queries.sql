@@ -10,28 +10,28 @@
 WITH known_keys AS (
     SELECT k.source_id, k.digest, k.event_id, k.fingerprint, k.fingerprint_version, k.purpose
       FROM unnest(:key_source_id::smallint[], :key_digest::bytea[]) AS wanted (source_id, digest)
-      JOIN event_keys AS k USING (source_id, digest)
+      JOIN paidonce.event_keys AS k USING (source_id, digest)
 ),
 named AS (
     SELECT i.source_id, i.kind, i.external_id, i.payment_id
       FROM unnest(:id_source_id::smallint[], :id_kind::text[], :id_value::text[])
            AS wanted (source_id, kind, external_id)
-      JOIN payment_ids AS i USING (source_id, kind, external_id)
+      JOIN paidonce.payment_ids AS i USING (source_id, kind, external_id)
 ),
 named_payments AS (
     SELECT payment_id FROM named UNION SELECT unnest(:payment_id::uuid[])
 ),
 wanted_orders AS (
     SELECT o.id, o.reference, o.wallet_id, o.applied_payment_id, o.version
-      FROM orders AS o
+      FROM paidonce.orders AS o
      WHERE o.reference = ANY (ARRAY(
          SELECT unnest(:reference::text[])
          UNION
-         SELECT order_reference FROM payments
+         SELECT order_reference FROM paidonce.payments
           WHERE id IN (SELECT payment_id FROM named_payments)))
 ),
 order_rows AS (
-    SELECT o.* FROM orders AS o WHERE o.id IN (SELECT id FROM wanted_orders)
+    SELECT o.* FROM paidonce.orders AS o WHERE o.id IN (SELECT id FROM wanted_orders)
      ORDER BY o.id
        FOR NO KEY UPDATE SKIP LOCKED  -- locks
 ),
@@ -41,7 +41,7 @@ wanted_payments AS (
     SELECT paid.id
       FROM wanted_orders AS o,
            LATERAL (SELECT p.id
-                      FROM payments AS p
+                      FROM paidonce.payments AS p
                      WHERE p.order_reference = o.reference AND p.captured_minor > 0
                      ORDER BY p.id = o.applied_payment_id DESC,
                               p.refunded_minor >= p.captured_minor OR p.canceled_at IS NOT NULL,
@@ -49,13 +49,13 @@ wanted_payments AS (
                      LIMIT :max_of_order) AS paid
 ),
 payment_rows AS (
-    SELECT p.* FROM payments AS p WHERE p.id IN (SELECT payment_id FROM wanted_payments)
+    SELECT p.* FROM paidonce.payments AS p WHERE p.id IN (SELECT payment_id FROM wanted_payments)
      ORDER BY p.id
        FOR NO KEY UPDATE SKIP LOCKED  -- locks
 ),
 found_users AS (
     SELECT u.email_key, u.user_id
-      FROM user_emails AS u
+      FROM paidonce.user_emails AS u
      WHERE u.email_key = ANY (ARRAY(
          SELECT unnest(:email_key::text[])
          UNION
@@ -65,7 +65,7 @@ found_users AS (
 ),
 wanted_subscriptions AS (
     SELECT s.id, s.user_id
-      FROM subscriptions AS s
+      FROM paidonce.subscriptions AS s
      WHERE s.user_id IN (
          SELECT user_id FROM found_users
          UNION SELECT user_id FROM payment_rows
@@ -74,21 +74,21 @@ wanted_subscriptions AS (
 ),
 subscription_rows AS (
     SELECT s.id, s.user_id, s.product, s.status, s.current_period_end, s.anchor_day, s.version
-      FROM subscriptions AS s
+      FROM paidonce.subscriptions AS s
      WHERE s.id IN (SELECT id FROM wanted_subscriptions)
      ORDER BY s.id
        FOR NO KEY UPDATE SKIP LOCKED  -- locks
 ),
 locked_payments AS (
     SELECT p.id, p.order_reference
-      FROM payments AS p
+      FROM paidonce.payments AS p
      WHERE p.id IN (SELECT payment_id FROM wanted_payments)
        AND (p.id, p.version) NOT IN (SELECT id, version FROM payment_rows)
 ),
 wallet_rows AS (
     SELECT w.id, w.owner, w.currency, w.balance_minor, w.reserved_minor, w.receivable_minor,
            w.version
-      FROM wallets AS w
+      FROM paidonce.wallets AS w
      WHERE w.id IN (SELECT wallet_id FROM order_rows)
      ORDER BY w.id
        FOR NO KEY UPDATE SKIP LOCKED  -- locks
@@ -104,7 +104,7 @@ SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
                FROM order_rows AS o) AS orders,
        ARRAY(SELECT w FROM wallet_rows AS w) AS wallets,
        ARRAY(SELECT ROW (r.payment_id, r.refund_id, r.amount_minor)
-               FROM refunds AS r
+               FROM paidonce.refunds AS r
               WHERE r.payment_id IN (SELECT id FROM payment_rows)) AS refunds,
        ARRAY(SELECT u FROM found_users AS u) AS users,
        ARRAY(SELECT s FROM subscription_rows AS s) AS subscriptions,
@@ -124,8 +124,8 @@ SELECT ARRAY(SELECT k FROM known_keys AS k) AS keys,
 -- The payments that granted periods of a subscription. There is no index for them: they are those of
 -- one user.
 SELECT p.id
-  FROM subscriptions AS s
-  JOIN payments AS p ON p.user_id = s.user_id
+  FROM paidonce.subscriptions AS s
+  JOIN paidonce.payments AS p ON p.user_id = s.user_id
  WHERE s.id = :subscription_id AND p.subscription_id = s.id
  ORDER BY p.created_at DESC
  LIMIT :max_grants;
@@ -133,8 +133,8 @@ SELECT p.id
 -- name: free_grants
 -- Free orders of the user. The plan says whether it was for this subscription.
 SELECT o.id, o.plan_id, o.fulfilled_at
-  FROM subscriptions AS s
-  JOIN orders AS o ON o.user_id = s.user_id
+  FROM paidonce.subscriptions AS s
+  JOIN paidonce.orders AS o ON o.user_id = s.user_id
  WHERE s.id = :subscription_id AND o.kind = 'subscription' AND o.amount_minor = 0
    AND o.fulfilled_at IS NOT NULL AND o.reversed_at IS NULL
  ORDER BY o.id DESC
@@ -144,84 +144,84 @@ SELECT o.id, o.plan_id, o.fulfilled_at
 -- Every row that a batch changes, in one round trip. Fewer rows written than sent means that another
 -- transaction was first: the statement fails, and the caller runs the batch again.
 WITH claimed_keys AS (
-    INSERT INTO event_keys (
+    INSERT INTO paidonce.event_keys (
         source_id, digest, event_id, fingerprint, fingerprint_version, purpose)
-    SELECT * FROM unnest(:keys::written_event_key[])
+    SELECT * FROM unnest(:keys::paidonce.written_event_key[])
     ON CONFLICT DO NOTHING
     RETURNING 1
 ),
 new_ids AS (
-    INSERT INTO payment_ids (source_id, kind, external_id, payment_id)
-    SELECT * FROM unnest(:ids::written_payment_id[])
+    INSERT INTO paidonce.payment_ids (source_id, kind, external_id, payment_id)
+    SELECT * FROM unnest(:ids::paidonce.written_payment_id[])
     ON CONFLICT DO NOTHING
     RETURNING 1
 ),
 new_payments AS (
-    INSERT INTO payments (id, source_id, payment_columns, version)
+    INSERT INTO paidonce.payments (id, source_id, payment_columns, version)
     SELECT id, source_id, payment_columns, next_version
-      FROM unnest(:new_payments::written_payment[])
+      FROM unnest(:new_payments::paidonce.written_payment[])
     RETURNING 1
 ),
 changed_payments AS (
-    UPDATE payments AS p
+    UPDATE paidonce.payments AS p
        SET new_payment_values, version = c.next_version, updated_at = now(),
            transaction_id = pg_current_xact_id()
-      FROM unnest(:payments::written_payment[]) AS c
+      FROM unnest(:payments::paidonce.written_payment[]) AS c
      WHERE p.id = c.id AND p.version = c.version
        AND (p.applied_at IS NULL OR p.applied_at = c.applied_at)
     RETURNING 1
 ),
 new_subscriptions AS (
-    INSERT INTO subscriptions (
+    INSERT INTO paidonce.subscriptions (
         id, user_id, product, status, current_period_end, anchor_day, version)
-    SELECT * FROM unnest(:new_subscriptions::written_subscription[])
+    SELECT * FROM unnest(:new_subscriptions::paidonce.written_subscription[])
     ON CONFLICT DO NOTHING
     RETURNING 1
 ),
 changed_subscriptions AS (
-    UPDATE subscriptions AS s
+    UPDATE paidonce.subscriptions AS s
        SET status = c.status, current_period_end = c.current_period_end,
            anchor_day = c.anchor_day, version = s.version + 1, updated_at = now()
-      FROM unnest(:subscriptions::written_subscription[]) AS c
+      FROM unnest(:subscriptions::paidonce.written_subscription[]) AS c
      WHERE s.id = c.id AND s.version = c.version
     RETURNING 1
 ),
 changed_orders AS (
-    UPDATE orders AS o
+    UPDATE paidonce.orders AS o
        SET status = c.status, applied_payment_id = c.applied_payment_id, paid_at = c.paid_at,
            canceled_at = c.canceled_at, refunded_at = c.refunded_at,
            fulfilled_at = c.fulfilled_at, reversed_at = c.reversed_at, version = o.version + 1,
            updated_at = now(), transaction_id = pg_current_xact_id()
-      FROM unnest(:orders::written_order[]) AS c
+      FROM unnest(:orders::paidonce.written_order[]) AS c
      WHERE o.id = c.id AND o.version = c.version
     RETURNING 1
 ),
 new_events AS (
-    INSERT INTO webhook_events (
+    INSERT INTO paidonce.webhook_events (
         id, source_id, status, key, type, external_event_id, external_payment_id,
         order_reference, signature_valid, signature_method, is_test, error_code, error_message,
         conflicts_with, attempts, received_at, processed_at, occurred_at, remote_address,
         request_id, headers, raw_body)
-    SELECT * FROM unnest(:events::written_event[])
+    SELECT * FROM unnest(:events::paidonce.written_event[])
     RETURNING 1
 ),
 new_messages AS (
-    INSERT INTO outbox (aggregate_type, aggregate_id, type, version, payload, occurred_at)
-    SELECT * FROM unnest(:messages::written_message[])
+    INSERT INTO paidonce.outbox (aggregate_type, aggregate_id, type, version, payload, occurred_at)
+    SELECT * FROM unnest(:messages::paidonce.written_message[])
     RETURNING 1
 ),
 new_queued AS (
-    INSERT INTO event_queue (run_at, event_id, attempt, blocked_on, queue_name, source_id)
-    SELECT * FROM unnest(:queued::written_queued_event[])
+    INSERT INTO paidonce.event_queue (run_at, event_id, attempt, blocked_on, queue_name, source_id)
+    SELECT * FROM unnest(:queued::paidonce.written_queued_event[])
     RETURNING 1
 ),
 new_counts AS (
-    INSERT INTO event_count_deltas (
+    INSERT INTO paidonce.event_count_deltas (
         day, source_id, signature_method, received, duplicates, waiting, succeeded, failed, rejected)
-    SELECT * FROM unnest(:counts::written_event_count[])
+    SELECT * FROM unnest(:counts::paidonce.written_event_count[])
     RETURNING 1
 )
-SELECT require_written(
+SELECT paidonce.require_written(
     (SELECT count(*) FROM claimed_keys) + (SELECT count(*) FROM new_ids)
     + (SELECT count(*) FROM new_payments) + (SELECT count(*) FROM changed_payments)
     + (SELECT count(*) FROM new_subscriptions) + (SELECT count(*) FROM changed_subscriptions)
@@ -230,7 +230,7 @@ SELECT require_written(
     + (SELECT count(*) FROM new_counts), :expected);
 
 -- name: write_refunds
-INSERT INTO refunds (source_id, refund_id, payment_id, amount_minor)
+INSERT INTO paidonce.refunds (source_id, refund_id, payment_id, amount_minor)
 SELECT * FROM unnest(
     :source_id::smallint[], :refund_id::text[], :payment_id::uuid[], :amount_minor::bigint[])
 ON CONFLICT (source_id, refund_id)
@@ -240,8 +240,8 @@ DO UPDATE SET amount_minor = greatest(refunds.amount_minor, excluded.amount_mino
 -- name: lock_owners
 -- Users that payments name for the first time, without another row of the user that is checked. A merge
 -- of users locks and deletes the user; so either it sees the payments, or this statement fails.
-SELECT require_written(
-    (SELECT count(*) FROM (SELECT 1 FROM users WHERE id = ANY (:user_id::uuid[])
+SELECT paidonce.require_written(
+    (SELECT count(*) FROM (SELECT 1 FROM paidonce.users WHERE id = ANY (:user_id::uuid[])
                             ORDER BY id FOR KEY SHARE) AS found), :expected);
 
 -- name: merge_payments
@@ -252,45 +252,45 @@ WITH moved AS (
            AS given (id, version, merged_into)
 ),
 gone AS (
-    DELETE FROM payments AS p
+    DELETE FROM paidonce.payments AS p
      USING moved AS m
      WHERE p.id = m.id AND p.version = m.version
        AND (p.applied_at IS NULL OR p.reversed_minor >= p.applied_minor)
     RETURNING p.id
 ),
 moved_ids AS (
-    UPDATE payment_ids SET payment_id = m.merged_into FROM moved AS m WHERE payment_id = m.id
+    UPDATE paidonce.payment_ids SET payment_id = m.merged_into FROM moved AS m WHERE payment_id = m.id
 ),
 moved_refunds AS (
-    UPDATE refunds SET payment_id = m.merged_into FROM moved AS m WHERE payment_id = m.id
+    UPDATE paidonce.refunds SET payment_id = m.merged_into FROM moved AS m WHERE payment_id = m.id
 ),
 moved_entries AS (
-    UPDATE ledger_entries SET payment_id = m.merged_into FROM moved AS m WHERE payment_id = m.id
+    UPDATE paidonce.ledger_entries SET payment_id = m.merged_into FROM moved AS m WHERE payment_id = m.id
 ),
 moved_trail AS (
-    UPDATE audit_log SET payment_id = m.merged_into FROM moved AS m WHERE payment_id = m.id
+    UPDATE paidonce.audit_log SET payment_id = m.merged_into FROM moved AS m WHERE payment_id = m.id
 )
-SELECT require_written((SELECT count(*) FROM gone), :expected);
+SELECT paidonce.require_written((SELECT count(*) FROM gone), :expected);
 
 -- name: write_wallets
 WITH changed AS (
-    UPDATE wallets AS w
+    UPDATE paidonce.wallets AS w
        SET balance_minor = c.balance_minor, receivable_minor = c.receivable_minor,
            version = w.version + 1, updated_at = now()
-      FROM unnest(:wallets::written_wallet[]) AS c
+      FROM unnest(:wallets::paidonce.written_wallet[]) AS c
      WHERE w.id = c.id AND w.version = c.version
     RETURNING 1
 ),
 explained AS (
-    INSERT INTO ledger_entries (movement_id, payment_id, account, currency, amount_minor, at)
-    SELECT * FROM unnest(:entries::written_payment_entry[])
+    INSERT INTO paidonce.ledger_entries (movement_id, payment_id, account, currency, amount_minor, at)
+    SELECT * FROM unnest(:entries::paidonce.written_payment_entry[])
     RETURNING 1
 )
-SELECT require_written(
+SELECT paidonce.require_written(
     (SELECT count(*) FROM changed) + (SELECT count(*) FROM explained), :expected);
 
 -- name: update_events
-UPDATE webhook_events AS e
+UPDATE paidonce.webhook_events AS e
    SET status = c.status, error_code = c.error_code, error_message = c.error_message,
        attempts = c.attempts, processed_at = c.processed_at,
        was_processed = e.was_processed OR e.status = 'PROCESSED' OR NULL,
@@ -304,14 +304,14 @@ UPDATE webhook_events AS e
 
 -- name: requeue_redelivered
 -- A redelivery makes a queued event due now, unless it is already.
-INSERT INTO event_queue (run_at, event_id, queue_name, source_id)
-SELECT :now, e.id, coalesce((SELECT max(d.queue_name) FROM event_queue AS d WHERE d.event_id = e.id), 0),
+INSERT INTO paidonce.event_queue (run_at, event_id, queue_name, source_id)
+SELECT :now, e.id, coalesce((SELECT max(d.queue_name) FROM paidonce.event_queue AS d WHERE d.event_id = e.id), 0),
        e.source_id
-  FROM webhook_events AS e
+  FROM paidonce.webhook_events AS e
  WHERE e.id = ANY (:event_id::uuid[])
    AND e.id BETWEEN :first_id AND :last_id
    AND e.status IN ('VALIDATED', 'FAILED_RETRYABLE')
-   AND NOT EXISTS (SELECT 1 FROM event_queue AS d WHERE d.event_id = e.id AND d.run_at <= :now);
+   AND NOT EXISTS (SELECT 1 FROM paidonce.event_queue AS d WHERE d.event_id = e.id AND d.run_at <= :now);
 
 -- name: try_lock_names_shared
 -- Returns the names that could be locked. A transaction that creates a user or an order holds the
@@ -327,13 +327,13 @@ SELECT pg_advisory_xact_lock(hashtextextended('paidonce.' || :name, 0));
 
 -- name: requeue_unblocked
 -- Events that were blocked on something that exists now are due now.
-INSERT INTO event_queue (run_at, event_id, queue_name, source_id)
+INSERT INTO paidonce.event_queue (run_at, event_id, queue_name, source_id)
 SELECT DISTINCT :now::timestamptz, d.event_id, d.queue_name, d.source_id
-  FROM event_queue AS d
+  FROM paidonce.event_queue AS d
  WHERE d.blocked_on = ANY (:blocked_on::bytea[]);
 
 -- name: write_audit
-INSERT INTO audit_log (at, event_id, payment_id, action, success, details)
+INSERT INTO paidonce.audit_log (at, event_id, payment_id, action, success, details)
 SELECT * FROM unnest(
     :at::timestamptz[], :event_id::uuid[], :payment_id::uuid[], :action::text[],
     :success::boolean[], :details::jsonb[]);
@@ -341,7 +341,7 @@ SELECT * FROM unnest(
 -- name: record_nonces
 -- In the order of the digests, so that two transactions cannot deadlock. Waits for a transaction that
 -- is recording the same nonce.
-INSERT INTO nonces (source_id, digest, fingerprint, fingerprint_version)
+INSERT INTO paidonce.nonces (source_id, digest, fingerprint, fingerprint_version)
 SELECT n.source_id, n.digest, n.fingerprint, :fingerprint_version
   FROM unnest(:source_id::smallint[], :digest::bytea[], :fingerprint::bytea[])
        AS n (source_id, digest, fingerprint)
@@ -352,13 +352,13 @@ ON CONFLICT DO NOTHING;
 -- Fingerprints of other versions cannot be compared.
 SELECT n.source_id, n.digest, n.fingerprint
   FROM unnest(:source_id::smallint[], :digest::bytea[]) AS wanted (source_id, digest)
-  JOIN nonces AS n USING (source_id, digest)
+  JOIN paidonce.nonces AS n USING (source_id, digest)
  WHERE n.fingerprint_version = :fingerprint_version;
 
 -- name: begin_hooks
 -- From here on the transaction cannot be committed, and statements have a timeout. The settings that
 -- suit our own statements (short lock timeouts, index scans only) are reset for the hooks.
-WITH running AS (INSERT INTO running_hooks DEFAULT VALUES RETURNING id)
+WITH running AS (INSERT INTO paidonce.running_hooks DEFAULT VALUES RETURNING id)
 SELECT id,
        set_config('statement_timeout', :timeout_ms, true),
        set_config('lock_timeout', :timeout_ms, true),
@@ -371,7 +371,7 @@ SELECT id,
 
 -- name: end_hooks
 -- From here on the transaction can be committed. No row: this is not the transaction of the hooks.
-DELETE FROM running_hooks WHERE id = :id RETURNING id;
+DELETE FROM paidonce.running_hooks WHERE id = :id RETURNING id;
 
 -- name: check_deferred
 -- A violated constraint has to fail here, where it is known that a hook caused it.
@@ -384,7 +384,7 @@ SET CONSTRAINTS ALL DEFERRED;
 -- Stores each status of a transaction once, and publishes only new ones. The id of the message is that
 -- of the callback, a UUIDv7 with the time of writing.
 WITH new AS (
-    INSERT INTO gateway_callbacks (
+    INSERT INTO paidonce.gateway_callbacks (
         id, source_id, transaction_id, gateway_status, amount_minor, currency, event_id,
         next_attempt_at, received_at)
     SELECT id, source_id, transaction_id, gateway_status, amount_minor, currency, event_id,
@@ -399,12 +399,12 @@ WITH new AS (
     ON CONFLICT (source_id, transaction_id, gateway_status) DO NOTHING
     RETURNING id, source_id, transaction_id, gateway_status, received_at
 )
-INSERT INTO outbox (id, aggregate_type, aggregate_id, type, version, payload, occurred_at)
+INSERT INTO paidonce.outbox (id, aggregate_type, aggregate_id, type, version, payload, occurred_at)
 SELECT new.id, 'gateway-callback', new.id, 'ProviderCallbackReceived', 1,
        jsonb_build_object(
            'callback_id', new.id, 'source', s.name, 'transaction_id', new.transaction_id,
            'gateway_status', new.gateway_status),
        new.received_at
   FROM new
-  JOIN sources AS s ON s.id = new.source_id
+  JOIN paidonce.sources AS s ON s.id = new.source_id
  ORDER BY new.id;

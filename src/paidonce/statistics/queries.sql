@@ -2,14 +2,14 @@
 -- Some of the deltas become part of the counts, and are gone. A count may be below zero for a
 -- moment, when what it takes back is still a delta: a reader adds up both.
 WITH taken AS (
-    DELETE FROM event_count_deltas
+    DELETE FROM paidonce.event_count_deltas
      WHERE ctid = ANY (ARRAY(
-         SELECT ctid FROM event_count_deltas LIMIT :limit FOR UPDATE SKIP LOCKED))
+         SELECT ctid FROM paidonce.event_count_deltas LIMIT :limit FOR UPDATE SKIP LOCKED))
     RETURNING day, source_id, signature_method, received, duplicates, waiting, succeeded, failed,
               rejected
 ),
 folded AS (
-    INSERT INTO event_counts AS c (
+    INSERT INTO paidonce.event_counts AS c (
         day, source_id, signature_method, received, duplicates, waiting, succeeded, failed, rejected)
     SELECT day, source_id, signature_method, sum(received), sum(duplicates), sum(waiting),
            sum(succeeded), sum(failed), sum(rejected)
@@ -28,9 +28,9 @@ SELECT count(*) AS number FROM taken;
 
 -- name: add
 -- What was counted beside a batch.
-INSERT INTO event_count_deltas (
+INSERT INTO paidonce.event_count_deltas (
     day, source_id, signature_method, received, duplicates, waiting, succeeded, failed, rejected)
-SELECT * FROM unnest(:counts::written_event_count[]);
+SELECT * FROM unnest(:counts::paidonce.written_event_count[]);
 
 -- name: report
 -- What was folded and what was not, in one snapshot; the total first, and each way to group it.
@@ -42,8 +42,8 @@ SELECT c.day, s.name AS source, c.signature_method,
        coalesce(sum(c.failed), 0)::bigint AS failed,
        coalesce(sum(c.rejected), 0)::bigint AS rejected,
        coalesce(sum(c.succeeded)::float8 / nullif(sum(c.succeeded + c.failed), 0), 1) AS success_rate
-  FROM (TABLE event_counts UNION ALL TABLE event_count_deltas) AS c
-  JOIN sources AS s ON s.id = c.source_id
+  FROM (TABLE paidonce.event_counts UNION ALL TABLE paidonce.event_count_deltas) AS c
+  JOIN paidonce.sources AS s ON s.id = c.source_id
  WHERE c.day BETWEEN :first_day AND :last_day AND (:source::text IS NULL OR s.name = :source)
  GROUP BY GROUPING SETS ((), (c.day), (s.name), (c.signature_method))
  ORDER BY grouping(c.day, s.name, c.signature_method) DESC, c.day, s.name, c.signature_method;

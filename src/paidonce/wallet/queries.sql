@@ -1,5 +1,5 @@
 -- name: create_wallet
-INSERT INTO wallets (id, owner, currency)
+INSERT INTO paidonce.wallets (id, owner, currency)
 VALUES (:id, :owner, :currency)
 ON CONFLICT (owner, currency) DO NOTHING
 RETURNING id, owner, currency, balance_minor, reserved_minor, receivable_minor, created_at;
@@ -8,16 +8,16 @@ RETURNING id, owner, currency, balance_minor, reserved_minor, receivable_minor, 
 -- The user with this id, or the one that it was merged into. Locked, so that no merge misses a wallet
 -- that is created for the user.
 SELECT u.id::text
-  FROM users AS u
- WHERE u.id = coalesce((SELECT m.merged_into FROM merged_users AS m WHERE m.id = :id), :id)
+  FROM paidonce.users AS u
+ WHERE u.id = coalesce((SELECT m.merged_into FROM paidonce.merged_users AS m WHERE m.id = :id), :id)
    FOR KEY SHARE;
 
 -- name: find_wallets
 -- Without wallets that were merged into others, whose ids lead to those.
 SELECT id, owner, currency, balance_minor, reserved_minor, receivable_minor, created_at
-  FROM wallets
+  FROM paidonce.wallets
  WHERE merged_into IS NULL
-   AND id = coalesce((SELECT w.merged_into FROM wallets AS w WHERE w.id = :id), :id) -- id
+   AND id = coalesce((SELECT w.merged_into FROM paidonce.wallets AS w WHERE w.id = :id), :id) -- id
    AND owner = :owner -- owner
    AND currency = :currency -- currency
  ORDER BY currency
@@ -28,11 +28,11 @@ SELECT id, owner, currency, balance_minor, reserved_minor, receivable_minor, cre
 -- never moves to another wallet, so it may be looked up before the lock. `load` then sees what was
 -- committed while this statement waited.
 SELECT w.id
-  FROM wallets AS w
+  FROM paidonce.wallets AS w
  WHERE w.id = ANY (ARRAY(
          SELECT unnest(:wallet_id::uuid[])
          UNION
-         SELECT r.wallet_id FROM reservations AS r WHERE r.payment_id = ANY (:payment_id::text[])))
+         SELECT r.wallet_id FROM paidonce.reservations AS r WHERE r.payment_id = ANY (:payment_id::text[])))
  ORDER BY w.id
    FOR NO KEY UPDATE;
 
@@ -41,16 +41,16 @@ SELECT w.id
 -- has changed since.
 SELECT ARRAY(SELECT ROW (w.id, w.owner, w.currency, w.balance_minor, w.reserved_minor,
                          w.receivable_minor, w.version)
-               FROM wallets AS w
+               FROM paidonce.wallets AS w
               WHERE w.id = ANY (ARRAY(
                       SELECT unnest(:wallet_id::uuid[])
                       UNION
                       SELECT r.wallet_id
-                        FROM reservations AS r
+                        FROM paidonce.reservations AS r
                        WHERE r.payment_id = ANY (:payment_id::text[])))) AS wallets,
        ARRAY(SELECT ROW (r.payment_id, r.wallet_id, r.request_hash, r.amount_minor,
                          r.committed_minor, r.status, r.expires_at, r.created_at, r.ended_at)
-               FROM reservations AS r
+               FROM paidonce.reservations AS r
               WHERE r.payment_id = ANY (:payment_id::text[])) AS reservations,
        clock_timestamp() AS now;
 
@@ -58,42 +58,42 @@ SELECT ARRAY(SELECT ROW (w.id, w.owner, w.currency, w.balance_minor, w.reserved_
 -- Writes each changed row of a batch once. Fewer written rows mean that another transaction was
 -- first: the statement fails, and the caller runs the batch again.
 WITH wallets_changed AS (
-    UPDATE wallets AS w
+    UPDATE paidonce.wallets AS w
        SET balance_minor = c.balance_minor, reserved_minor = c.reserved_minor,
            version = w.version + 1, updated_at = now()
-      FROM unnest(:wallets::written_reserved_wallet[]) AS c
+      FROM unnest(:wallets::paidonce.written_reserved_wallet[]) AS c
      WHERE w.id = c.id
        AND w.version = c.version
     RETURNING 1
 ),
 new AS (
-    INSERT INTO reservations (payment_id, wallet_id, request_hash, amount_minor, committed_minor,
+    INSERT INTO paidonce.reservations (payment_id, wallet_id, request_hash, amount_minor, committed_minor,
                               status, expires_at, created_at, ended_at)
-    SELECT * FROM unnest(:new::written_reservation[])
+    SELECT * FROM unnest(:new::paidonce.written_reservation[])
     ON CONFLICT DO NOTHING
     RETURNING 1
 ),
 reservations_changed AS (
-    UPDATE reservations AS r
+    UPDATE paidonce.reservations AS r
        SET status = c.status, committed_minor = c.committed_minor, expires_at = c.expires_at,
            ended_at = c.ended_at
-      FROM unnest(:changed::written_reservation_change[]) AS c
+      FROM unnest(:changed::paidonce.written_reservation_change[]) AS c
      WHERE r.payment_id = c.payment_id
        AND r.status = c.seen
     RETURNING 1
 ),
 entries AS (
-    INSERT INTO ledger_entries (movement_id, reservation, account, currency, amount_minor, at)
-    SELECT * FROM unnest(:entries::written_reservation_entry[])
+    INSERT INTO paidonce.ledger_entries (movement_id, reservation, account, currency, amount_minor, at)
+    SELECT * FROM unnest(:entries::paidonce.written_reservation_entry[])
     RETURNING 1
 ),
 audit AS (
-    INSERT INTO audit_log (actor, action, success, details)
+    INSERT INTO paidonce.audit_log (actor, action, success, details)
     SELECT actor, action, true, details::jsonb
       FROM unnest(:actor::text[], :action::text[], :details::text[]) AS a (actor, action, details)
     RETURNING 1
 )
-SELECT require_written(
+SELECT paidonce.require_written(
     (SELECT count(*) FROM wallets_changed) + (SELECT count(*) FROM new)
         + (SELECT count(*) FROM reservations_changed) + (SELECT count(*) FROM entries)
         + (SELECT count(*) FROM audit), :expected);
@@ -101,7 +101,7 @@ SELECT require_written(
 -- name: expired_reservations
 -- Compared with now() and not with clock_timestamp(), which cannot use the index.
 SELECT payment_id
-  FROM reservations
+  FROM paidonce.reservations
  WHERE status = 'RESERVED' AND expires_at IS NOT NULL AND expires_at <= now()
  ORDER BY expires_at
  LIMIT :limit;
@@ -111,13 +111,13 @@ SELECT payment_id
 -- repeats the first one for the partial index that includes the amounts.
 SELECT w.id, w.owner, w.currency, w.created_at,
        (SELECT coalesce(sum(e.amount_minor), 0)::bigint
-          FROM ledger_entries AS e
+          FROM paidonce.ledger_entries AS e
          WHERE e.account = 'wallet:' || w.id AND starts_with(e.account, 'wallet:')
            AND e.at <= :at) AS balance_minor,
        (SELECT -coalesce(sum(e.amount_minor), 0)::bigint
-          FROM ledger_entries AS e
+          FROM paidonce.ledger_entries AS e
          WHERE e.account = 'receivable:' || w.id AND e.at <= :at) AS receivable_minor
-  FROM wallets AS w
+  FROM paidonce.wallets AS w
  WHERE w.id = :id;
 
 -- name: entries
@@ -128,7 +128,7 @@ SELECT e.id, e.movement_id, e.account, e.amount_minor, e.currency, e.payment_id 
   FROM unnest(:accounts::text[]) AS wanted (account)
  CROSS JOIN LATERAL (
      SELECT *
-       FROM ledger_entries AS e
+       FROM paidonce.ledger_entries AS e
       WHERE e.account = wanted.account AND e.id < :before
       ORDER BY e.account DESC, e.id DESC
       LIMIT :limit) AS e
@@ -139,17 +139,17 @@ SELECT e.id, e.movement_id, e.account, e.amount_minor, e.currency, e.payment_id 
 -- A page of wallets with the sums of their entries and reservations, in one snapshot.
 SELECT w.id, w.currency, w.balance_minor, w.receivable_minor, w.reserved_minor,
        (SELECT coalesce(sum(e.amount_minor), 0)::bigint
-          FROM ledger_entries AS e
+          FROM paidonce.ledger_entries AS e
          WHERE e.account = 'wallet:' || w.id
            AND starts_with(e.account, 'wallet:')) AS balance_expected,
        (SELECT -coalesce(sum(e.amount_minor), 0)::bigint
-          FROM ledger_entries AS e
+          FROM paidonce.ledger_entries AS e
          WHERE e.account = 'receivable:' || w.id) AS receivable_expected,
        (SELECT coalesce(sum(r.amount_minor), 0)::bigint
-          FROM reservations AS r
+          FROM paidonce.reservations AS r
          WHERE r.wallet_id = w.id AND r.status = 'RESERVED') AS reserved_expected
   FROM (SELECT *
-          FROM wallets
+          FROM paidonce.wallets
          WHERE id > :after
          ORDER BY id
          LIMIT :limit) AS w
@@ -160,16 +160,16 @@ SELECT w.id, w.currency, w.balance_minor, w.receivable_minor, w.reserved_minor,
 -- statement writes all entries of a movement, so their ids are near each other.
 SELECT page.last_id,
        ARRAY(SELECT ROW (movement_id, currency, sum(amount_minor)::bigint)
-               FROM ledger_entries
+               FROM paidonce.ledger_entries
               WHERE id BETWEEN :after - :distance::bigint AND page.last_id + :distance
               GROUP BY movement_id, currency
              HAVING sum(amount_minor) <> 0
                 AND bool_or(id > :after AND id <= page.last_id)) AS movements
   FROM (SELECT max(id) AS last_id
-          FROM (SELECT id FROM ledger_entries WHERE id > :after ORDER BY id LIMIT :limit) AS ids)
+          FROM (SELECT id FROM paidonce.ledger_entries WHERE id > :after ORDER BY id LIMIT :limit) AS ids)
        AS page;
 
 -- name: ledger_size
-SELECT (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'wallets'::regclass)
+SELECT (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'paidonce.wallets'::regclass)
            AS wallets,
-       (SELECT coalesce(max(id), 0) FROM ledger_entries) AS entries;
+       (SELECT coalesce(max(id), 0) FROM paidonce.ledger_entries) AS entries;

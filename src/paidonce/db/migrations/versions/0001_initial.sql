@@ -22,7 +22,7 @@
 
 -- A source is a configured instance of a provider. Other tables refer to it by two bytes. Rows are
 -- never deleted.
-CREATE TABLE sources (
+CREATE TABLE paidonce.sources (
     id         smallint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name       text COLLATE "C" NOT NULL UNIQUE,
     provider   text COLLATE "C" NOT NULL,
@@ -32,7 +32,7 @@ CREATE TABLE sources (
 
 -- Every version of every plan that was ever configured. The price of a payment is the one that was
 -- valid when it was paid. A version ends when other terms replace it or the plan leaves the settings.
-CREATE TABLE plan_versions (
+CREATE TABLE paidonce.plan_versions (
     plan_id     text COLLATE "C" NOT NULL,
     valid_from  timestamptz NOT NULL DEFAULT now(),
     price_minor bigint NOT NULL CHECK (price_minor >= 0),
@@ -47,7 +47,7 @@ CREATE TABLE plan_versions (
     CONSTRAINT plan_versions_valid CHECK (valid_until > valid_from)
 );
 
-CREATE UNIQUE INDEX plan_versions_on_sale ON plan_versions (plan_id) WHERE valid_until IS NULL;
+CREATE UNIQUE INDEX plan_versions_on_sale ON paidonce.plan_versions (plan_id) WHERE valid_until IS NULL;
 
 -- Events and keys ---------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ CREATE UNIQUE INDEX plan_versions_on_sale ON plan_versions (plan_id) WHERE valid
 -- kept when the payload is dropped. `digest` is BLAKE2b (16 bytes) of the event key, which may have any
 -- length; `fingerprint` is a hash of the meaning (payment, amount, currency, status). `purpose` has four
 -- bytes for each of order, plan and e-mail: a short digest, or zeros if the event does not name it.
-CREATE TABLE event_keys (
+CREATE TABLE paidonce.event_keys (
     source_id           smallint NOT NULL,
     digest              bytea NOT NULL CHECK (octet_length(digest) = 16),
     event_id            uuid NOT NULL,
@@ -65,14 +65,14 @@ CREATE TABLE event_keys (
     PRIMARY KEY (source_id, digest)
 );
 
-CREATE TYPE written_event_key AS (
+CREATE TYPE paidonce.written_event_key AS (
     source_id smallint, digest bytea, event_id uuid, fingerprint bytea,
     fingerprint_version smallint, purpose bytea
 );
 
 -- Nonces of verified deliveries. A nonce that comes again with the same fingerprint (event key and
 -- meaning) is a duplicate; with another one it is a replay attack.
-CREATE TABLE nonces (
+CREATE TABLE paidonce.nonces (
     source_id           smallint NOT NULL,
     digest              bytea NOT NULL CHECK (octet_length(digest) = 16),
     fingerprint         bytea NOT NULL CHECK (octet_length(fingerprint) = 16),
@@ -85,7 +85,7 @@ CREATE TABLE nonces (
 -- are rows too (evidence). Partitioned by month through the UUIDv7 id: db/schema.py creates the
 -- partitions, maintenance/ removes them. There is no default partition: rows in it would block
 -- attaching others.
-CREATE TABLE webhook_events (
+CREATE TABLE paidonce.webhook_events (
     id                  uuid NOT NULL PRIMARY KEY,
     source_id           smallint NOT NULL,
     status              text COLLATE "C" NOT NULL,
@@ -133,22 +133,22 @@ CREATE TABLE webhook_events (
 
 -- Ids are in the order of arrival, so each index ends in the id and serves "the newest with this
 -- value". Processed events, nearly all of them, are left out: the primary key finds those.
-CREATE INDEX webhook_events_by_status ON webhook_events (status, id) WHERE status <> 'PROCESSED';
+CREATE INDEX webhook_events_by_status ON paidonce.webhook_events (status, id) WHERE status <> 'PROCESSED';
 
-CREATE INDEX webhook_events_by_payment ON webhook_events (external_payment_id, id)
+CREATE INDEX webhook_events_by_payment ON paidonce.webhook_events (external_payment_id, id)
     WHERE external_payment_id IS NOT NULL;
 
-CREATE INDEX webhook_events_by_order ON webhook_events (order_reference, id)
+CREATE INDEX webhook_events_by_order ON paidonce.webhook_events (order_reference, id)
     WHERE order_reference IS NOT NULL;
 
-CREATE INDEX webhook_events_by_error ON webhook_events (error_code, id)
+CREATE INDEX webhook_events_by_error ON paidonce.webhook_events (error_code, id)
     WHERE error_code IS NOT NULL;
 
-CREATE INDEX webhook_events_by_source ON webhook_events (source_id, id);
+CREATE INDEX webhook_events_by_source ON paidonce.webhook_events (source_id, id);
 
-CREATE INDEX webhook_events_test ON webhook_events (id) WHERE is_test;
+CREATE INDEX webhook_events_test ON paidonce.webhook_events (id) WHERE is_test;
 
-CREATE TYPE written_event AS (
+CREATE TYPE paidonce.written_event AS (
     id uuid, source_id smallint, status text, key text, type text, external_event_id text,
     external_payment_id text, order_reference text, signature_valid boolean,
     signature_method text, is_test boolean, error_code text, error_message text,
@@ -158,7 +158,7 @@ CREATE TYPE written_event AS (
 
 -- Raises when a statement wrote fewer rows than it was given: another transaction was first. The
 -- statement is undone, and the caller runs it again on the new state.
-CREATE FUNCTION require_written(written bigint, expected bigint) RETURNS bigint
+CREATE FUNCTION paidonce.require_written(written bigint, expected bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 BEGIN
     IF written <> expected THEN
@@ -170,7 +170,7 @@ END $$;
 -- Event queue -------------------------------------------------------------------------------
 
 -- Events that still have to be processed. An event that is applied on arrival is never in it.
-CREATE TABLE event_queue (
+CREATE TABLE paidonce.event_queue (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     run_at     timestamptz NOT NULL,
     event_id   uuid NOT NULL,
@@ -182,51 +182,51 @@ CREATE TABLE event_queue (
     CONSTRAINT event_queue_lookup_has_source CHECK (queue_name <> 1 OR source_id IS NOT NULL)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01);
 
-CREATE INDEX event_queue_by_event ON event_queue (event_id);
+CREATE INDEX event_queue_by_event ON paidonce.event_queue (event_id);
 
-CREATE INDEX event_queue_blocked ON event_queue (blocked_on) WHERE blocked_on IS NOT NULL;
+CREATE INDEX event_queue_blocked ON paidonce.event_queue (blocked_on) WHERE blocked_on IS NOT NULL;
 
 -- Without the id: on a table without statistics, PostgreSQL would use such an index to find ids, and
 -- read all of it.
-CREATE INDEX event_queue_ready ON event_queue (queue_name, run_at) WHERE queue_name <> 1;
+CREATE INDEX event_queue_ready ON paidonce.event_queue (queue_name, run_at) WHERE queue_name <> 1;
 
 -- Lookups are claimed per source, so that a slow gateway delays no other. It is the only index of that
 -- queue: PostgreSQL would use another one for a source with few events, and read past all the others'.
-CREATE INDEX event_queue_lookup ON event_queue (source_id, run_at) WHERE queue_name = 1;
+CREATE INDEX event_queue_lookup ON paidonce.event_queue (source_id, run_at) WHERE queue_name = 1;
 
-CREATE TYPE written_queued_event AS (
+CREATE TYPE paidonce.written_queued_event AS (
     run_at timestamptz, event_id uuid, attempt smallint, blocked_on bytea, queue_name smallint,
     source_id smallint
 );
 
 -- Events that a process handles one by one, because a process before it ended while it had them. A
 -- row that is still here when another process claims the event counts as one more crash.
-CREATE TABLE crash_guard (
+CREATE TABLE paidonce.crash_guard (
     event_id uuid PRIMARY KEY,
     starts   smallint NOT NULL
 );
 
 -- While a hook of the user's own runs, its transaction has a row here, and a COMMIT by the hook fails:
 -- it would keep half of the effect. No row is ever committed.
-CREATE TABLE running_hooks (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY);
+CREATE TABLE paidonce.running_hooks (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY);
 
-CREATE FUNCTION refuse_commit_in_hook() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION paidonce.refuse_commit_in_hook() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF EXISTS (SELECT 1 FROM running_hooks WHERE id = NEW.id) THEN
+    IF EXISTS (SELECT 1 FROM paidonce.running_hooks WHERE id = NEW.id) THEN
         RAISE EXCEPTION 'a handler must not commit the transaction that it was called in'
             USING ERRCODE = 'invalid_transaction_termination';
     END IF;
     RETURN NULL;
 END $$;
 
-CREATE CONSTRAINT TRIGGER running_hooks_refuse_commit AFTER INSERT ON running_hooks
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse_commit_in_hook();
+CREATE CONSTRAINT TRIGGER running_hooks_refuse_commit AFTER INSERT ON paidonce.running_hooks
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION paidonce.refuse_commit_in_hook();
 
 -- Payments ----------------------------------------------------------------------------------
 
 -- A payment at a gateway: facts that only grow. The status is computed from them and cannot be set.
 -- core/payments.py has the same rule; a test compares the two.
-CREATE TABLE payments (
+CREATE TABLE paidonce.payments (
     id                 uuid PRIMARY KEY,
     source_id          smallint NOT NULL,
     order_reference    text COLLATE "C",
@@ -295,28 +295,28 @@ CREATE TABLE payments (
         AND (subscription_id IS NULL OR applied_at IS NOT NULL))
 ) WITH (fillfactor = 75);
 
-CREATE INDEX payments_by_user ON payments (user_id, created_at) WHERE user_id IS NOT NULL;
+CREATE INDEX payments_by_user ON paidonce.payments (user_id, created_at) WHERE user_id IS NOT NULL;
 
 -- Successful payments, nearly all of them, are left out.
-CREATE INDEX payments_by_status ON payments (status, id) WHERE status <> 'SUCCEEDED';
+CREATE INDEX payments_by_status ON paidonce.payments (status, id) WHERE status <> 'SUCCEEDED';
 
-CREATE INDEX payments_by_email ON payments (email_key, id) WHERE email_key IS NOT NULL;
+CREATE INDEX payments_by_email ON paidonce.payments (email_key, id) WHERE email_key IS NOT NULL;
 
-CREATE INDEX payments_by_order ON payments (order_reference, id) WHERE order_reference IS NOT NULL;
+CREATE INDEX payments_by_order ON paidonce.payments (order_reference, id) WHERE order_reference IS NOT NULL;
 
-CREATE INDEX payments_by_review ON payments (review, id) WHERE review IS NOT NULL;
+CREATE INDEX payments_by_review ON paidonce.payments (review, id) WHERE review IS NOT NULL;
 
-CREATE INDEX payments_disputed ON payments (id)
+CREATE INDEX payments_disputed ON paidonce.payments (id)
     WHERE disputed_at IS NOT NULL AND (dispute_won_at IS NULL OR dispute_won_at < disputed_at);
 
 -- Money that was received and not applied, also if nobody knows how much. Failed payments are not applied either, but are not here:
 -- their number grows without limit.
-CREATE INDEX payments_unapplied ON payments (id)
+CREATE INDEX payments_unapplied ON paidonce.payments (id)
     WHERE applied_at IS NULL
       AND (captured_minor > refunded_minor AND canceled_at IS NULL OR unreadable_at IS NOT NULL);
 
 -- `version` is the version that was read, `next_version` the one to write.
-CREATE TYPE written_payment AS (
+CREATE TYPE paidonce.written_payment AS (
     id uuid, source_id smallint, order_reference text, email text, email_key text, user_id uuid,
     plan_id text, currency text, captured_minor bigint, refund_total_minor bigint,
     refunded_minor bigint, paid_at timestamptz, failed_at timestamptz, voided_at timestamptz,
@@ -329,7 +329,7 @@ CREATE TYPE written_payment AS (
 );
 
 -- The ids under which gateways know a payment. Each leads to one payment.
-CREATE TABLE payment_ids (
+CREATE TABLE paidonce.payment_ids (
     source_id   smallint NOT NULL,
     kind        text COLLATE "C" NOT NULL,
     external_id text COLLATE "C" NOT NULL,
@@ -337,15 +337,15 @@ CREATE TABLE payment_ids (
     PRIMARY KEY (source_id, kind, external_id)
 );
 
-CREATE INDEX payment_ids_by_payment ON payment_ids (payment_id);
+CREATE INDEX payment_ids_by_payment ON paidonce.payment_ids (payment_id);
 
-CREATE TYPE written_payment_id AS (
+CREATE TYPE paidonce.written_payment_id AS (
     source_id smallint, kind text, external_id text, payment_id uuid
 );
 
 -- Distinct refunds, of gateways that give each an id. No foreign key to payments: a merge of two
 -- payments that runs at the same time has to end in a retry, not in a violated constraint.
-CREATE TABLE refunds (
+CREATE TABLE paidonce.refunds (
     source_id    smallint NOT NULL,
     refund_id    text COLLATE "C" NOT NULL,
     payment_id   uuid NOT NULL,
@@ -354,13 +354,13 @@ CREATE TABLE refunds (
     PRIMARY KEY (source_id, refund_id)
 );
 
-CREATE INDEX refunds_by_payment ON refunds (payment_id);
+CREATE INDEX refunds_by_payment ON paidonce.refunds (payment_id);
 
 -- Users and subscriptions -------------------------------------------------------------------
 
 -- A user that was merged into another one has no row: a transaction that still names it fails at the
 -- foreign key, and runs again.
-CREATE TABLE users (
+CREATE TABLE paidonce.users (
     id         uuid PRIMARY KEY,
     email      text,  -- the current address; null: erased
     erased_at  timestamptz,
@@ -371,31 +371,31 @@ CREATE TABLE users (
 
 -- Each address leads to one user. A former address still does, until it is the current one of
 -- somebody else.
-CREATE TABLE user_emails (
+CREATE TABLE paidonce.user_emails (
     email_key  text COLLATE "C" PRIMARY KEY,  -- normalised: NFC, lower case
     email      text NOT NULL,
-    user_id    uuid NOT NULL REFERENCES users,
+    user_id    uuid NOT NULL REFERENCES paidonce.users,
     is_current boolean NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now()
 );
 
-CREATE INDEX user_emails_by_user ON user_emails (user_id);
+CREATE INDEX user_emails_by_user ON paidonce.user_emails (user_id);
 
-CREATE UNIQUE INDEX user_emails_current ON user_emails (user_id) WHERE is_current;
+CREATE UNIQUE INDEX user_emails_current ON paidonce.user_emails (user_id) WHERE is_current;
 
 -- The ids of users that were merged into others. Each leads to a user that exists: there are no chains.
-CREATE TABLE merged_users (
+CREATE TABLE paidonce.merged_users (
     id          uuid PRIMARY KEY,
-    merged_into uuid NOT NULL REFERENCES users,
+    merged_into uuid NOT NULL REFERENCES paidonce.users,
     merged_at   timestamptz NOT NULL DEFAULT now()
 );
 
-CREATE INDEX merged_users_by_user ON merged_users (merged_into);
+CREATE INDEX merged_users_by_user ON paidonce.merged_users (merged_into);
 
 -- No index on a column that an extension changes, so that the update stays within its page (HOT).
-CREATE TABLE subscriptions (
+CREATE TABLE paidonce.subscriptions (
     id                 uuid PRIMARY KEY,
-    user_id            uuid NOT NULL REFERENCES users,
+    user_id            uuid NOT NULL REFERENCES paidonce.users,
     product            text COLLATE "C" NOT NULL,
     status             text COLLATE "C" NOT NULL,
     current_period_end timestamptz,
@@ -415,9 +415,9 @@ CREATE TABLE subscriptions (
 ) WITH (fillfactor = 75);
 
 -- An extension changes the end, but rarely the status.
-CREATE INDEX subscriptions_by_status ON subscriptions (status, id);
+CREATE INDEX subscriptions_by_status ON paidonce.subscriptions (status, id);
 
-CREATE TYPE written_subscription AS (
+CREATE TYPE paidonce.written_subscription AS (
     id uuid, user_id uuid, product text, status text, current_period_end timestamptz,
     anchor_day smallint, version bigint
 );
@@ -426,14 +426,14 @@ CREATE TYPE written_subscription AS (
 
 -- One wallet per owner and currency. Its balance is never negative: what a refund cannot take back is
 -- receivable.
-CREATE TABLE wallets (
+CREATE TABLE paidonce.wallets (
     id               uuid PRIMARY KEY,
     owner            text COLLATE "C" NOT NULL,
     currency         text COLLATE "C" NOT NULL,
     balance_minor    bigint NOT NULL DEFAULT 0,
     reserved_minor   bigint NOT NULL DEFAULT 0,
     receivable_minor bigint NOT NULL DEFAULT 0,
-    merged_into      uuid REFERENCES wallets,  -- its money is there, with its owner's
+    merged_into      uuid REFERENCES paidonce.wallets,  -- its money is there, with its owner's
     version          bigint NOT NULL DEFAULT 1 CHECK (version > 0),
     created_at       timestamptz NOT NULL DEFAULT now(),
     updated_at       timestamptz NOT NULL DEFAULT now(),
@@ -444,20 +444,20 @@ CREATE TABLE wallets (
         reserved_minor >= 0 AND balance_minor >= reserved_minor AND receivable_minor >= 0)
 ) WITH (fillfactor = 75);
 
-CREATE INDEX wallets_merged ON wallets (merged_into) WHERE merged_into IS NOT NULL;
+CREATE INDEX wallets_merged ON paidonce.wallets (merged_into) WHERE merged_into IS NOT NULL;
 
 -- Written by the processing of payments, which changes no reservation.
-CREATE TYPE written_wallet AS (
+CREATE TYPE paidonce.written_wallet AS (
     id uuid, balance_minor bigint, receivable_minor bigint, version bigint
 );
 
 -- Written by the commands on reservations, which change no receivable.
-CREATE TYPE written_reserved_wallet AS (
+CREATE TYPE paidonce.written_reserved_wallet AS (
     id uuid, balance_minor bigint, reserved_minor bigint, version bigint
 );
 
 -- Double-entry bookkeeping of wallets. A movement is a set of entries that sums to zero.
-CREATE TABLE ledger_entries (
+CREATE TABLE paidonce.ledger_entries (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     movement_id  uuid NOT NULL,
     payment_id   uuid,  -- of table payments
@@ -468,15 +468,15 @@ CREATE TABLE ledger_entries (
     at           timestamptz NOT NULL
 );
 
-CREATE INDEX ledger_entries_by_account ON ledger_entries (account, id);
+CREATE INDEX ledger_entries_by_account ON paidonce.ledger_entries (account, id);
 
-CREATE INDEX ledger_entries_by_payment ON ledger_entries (payment_id) WHERE payment_id IS NOT NULL;
+CREATE INDEX ledger_entries_by_payment ON paidonce.ledger_entries (payment_id) WHERE payment_id IS NOT NULL;
 
 -- The balance at a past time is summed from this index alone, for a million entries too.
-CREATE INDEX ledger_entries_by_account_time ON ledger_entries (account, at) INCLUDE (amount_minor)
+CREATE INDEX ledger_entries_by_account_time ON paidonce.ledger_entries (account, at) INCLUDE (amount_minor)
     WHERE starts_with(account, 'wallet:');
 
-CREATE FUNCTION require_balanced() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION paidonce.require_balanced() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM written GROUP BY movement_id, currency HAVING sum(amount_minor) <> 0)
     THEN
@@ -486,27 +486,27 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE TRIGGER ledger_entries_balanced AFTER INSERT ON ledger_entries
-    REFERENCING NEW TABLE AS written FOR EACH STATEMENT EXECUTE FUNCTION require_balanced();
+CREATE TRIGGER ledger_entries_balanced AFTER INSERT ON paidonce.ledger_entries
+    REFERENCING NEW TABLE AS written FOR EACH STATEMENT EXECUTE FUNCTION paidonce.require_balanced();
 
 -- Entries are added, never changed or deleted. Only payment_id may change, when two payments are
 -- merged.
-CREATE FUNCTION refuse_ledger_change() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION paidonce.refuse_ledger_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'entries of the ledger are never changed' USING ERRCODE = '23514';
 END $$;
 
 CREATE TRIGGER ledger_entries_no_change
     BEFORE UPDATE OF id, movement_id, account, currency, amount_minor, at, reservation
-        OR DELETE OR TRUNCATE ON ledger_entries
-    FOR EACH STATEMENT EXECUTE FUNCTION refuse_ledger_change();
+        OR DELETE OR TRUNCATE ON paidonce.ledger_entries
+    FOR EACH STATEMENT EXECUTE FUNCTION paidonce.refuse_ledger_change();
 
-CREATE TYPE written_payment_entry AS (
+CREATE TYPE paidonce.written_payment_entry AS (
     movement_id uuid, payment_id uuid, account text, currency text, amount_minor bigint,
     at timestamptz
 );
 
-CREATE TYPE written_reservation_entry AS (
+CREATE TYPE paidonce.written_reservation_entry AS (
     movement_id uuid, reservation text, account text, currency text, amount_minor bigint,
     at timestamptz
 );
@@ -515,18 +515,18 @@ CREATE TYPE written_reservation_entry AS (
 
 -- What the merchant expects to be paid for. No foreign key to plan_versions, whose rows are versions
 -- of a plan, nor to payments, which are written with every event.
-CREATE TABLE orders (
+CREATE TABLE paidonce.orders (
     id                 uuid PRIMARY KEY,
     reference          text COLLATE "C" NOT NULL UNIQUE,
     kind               text COLLATE "C" NOT NULL,
     status             text COLLATE "C" NOT NULL,
     amount_minor       bigint NOT NULL CHECK (amount_minor >= 0),  -- 0: free, paid when it is created
     currency           text COLLATE "C" NOT NULL,
-    user_id            uuid REFERENCES users,
+    user_id            uuid REFERENCES paidonce.users,
     email              text,
     email_key          text COLLATE "C",
     plan_id            text COLLATE "C",
-    wallet_id          uuid REFERENCES wallets,
+    wallet_id          uuid REFERENCES paidonce.wallets,
     sources            smallint[],  -- only payments of these sources pay it; null: any
     applied_payment_id uuid,
     request_hash       bytea NOT NULL,  -- of the request that created it, to detect another one
@@ -555,13 +555,13 @@ CREATE TABLE orders (
     CONSTRAINT orders_reversed_was_fulfilled CHECK (reversed_at IS NULL OR fulfilled_at IS NOT NULL)
 ) WITH (fillfactor = 75);
 
-CREATE INDEX orders_by_user ON orders (user_id, id) WHERE user_id IS NOT NULL;
+CREATE INDEX orders_by_user ON paidonce.orders (user_id, id) WHERE user_id IS NOT NULL;
 
-CREATE INDEX orders_by_email ON orders (email_key, id) WHERE email_key IS NOT NULL;
+CREATE INDEX orders_by_email ON paidonce.orders (email_key, id) WHERE email_key IS NOT NULL;
 
-CREATE INDEX orders_by_wallet ON orders (wallet_id) WHERE wallet_id IS NOT NULL;
+CREATE INDEX orders_by_wallet ON paidonce.orders (wallet_id) WHERE wallet_id IS NOT NULL;
 
-CREATE TYPE written_order AS (
+CREATE TYPE paidonce.written_order AS (
     id uuid, status text, applied_payment_id uuid, paid_at timestamptz, canceled_at timestamptz,
     refunded_at timestamptz, fulfilled_at timestamptz, reversed_at timestamptz, version bigint
 );
@@ -571,9 +571,9 @@ CREATE TYPE written_order AS (
 -- Money of a wallet that is set aside for a payment out of it, until it is committed, released or
 -- expired. A refused request is a row too (REJECTED): a repeat gets the same answer. A row changes
 -- only while the row of its wallet is locked.
-CREATE TABLE reservations (
+CREATE TABLE paidonce.reservations (
     payment_id      text COLLATE "C" PRIMARY KEY,
-    wallet_id       uuid NOT NULL REFERENCES wallets,
+    wallet_id       uuid NOT NULL REFERENCES paidonce.wallets,
     request_hash    bytea NOT NULL,
     amount_minor    bigint NOT NULL CHECK (amount_minor > 0),
     committed_minor bigint NOT NULL DEFAULT 0,
@@ -589,19 +589,19 @@ CREATE TABLE reservations (
     CONSTRAINT reservations_ended CHECK ((status = 'RESERVED') = (ended_at IS NULL))
 ) WITH (fillfactor = 80);
 
-CREATE INDEX reservations_open ON reservations (wallet_id) WHERE status = 'RESERVED';
+CREATE INDEX reservations_open ON paidonce.reservations (wallet_id) WHERE status = 'RESERVED';
 
-CREATE INDEX reservations_expiring ON reservations (expires_at)
+CREATE INDEX reservations_expiring ON paidonce.reservations (expires_at)
     WHERE status = 'RESERVED' AND expires_at IS NOT NULL;
 
-CREATE TYPE written_reservation AS (
+CREATE TYPE paidonce.written_reservation AS (
     payment_id text, wallet_id uuid, request_hash bytea, amount_minor bigint,
     committed_minor bigint, status text, expires_at timestamptz, created_at timestamptz,
     ended_at timestamptz
 );
 
 -- A change of a reservation. `seen` is the status that was read.
-CREATE TYPE written_reservation_change AS (
+CREATE TYPE paidonce.written_reservation_change AS (
     payment_id text, seen text, status text, committed_minor bigint, expires_at timestamptz,
     ended_at timestamptz
 );
@@ -610,7 +610,7 @@ CREATE TYPE written_reservation_change AS (
 
 -- Payments out of a wallet, executed by a gateway. No foreign key to wallets: a payment out of a
 -- wallet that does not exist is recorded as FAILED.
-CREATE TABLE wallet_payments (
+CREATE TABLE paidonce.wallet_payments (
     payment_id      text COLLATE "C" PRIMARY KEY,
     wallet_id       uuid NOT NULL,
     source_id       smallint NOT NULL,
@@ -632,18 +632,18 @@ CREATE TABLE wallet_payments (
     CONSTRAINT wallet_payments_next_attempt CHECK (next_attempt_at IS NULL OR status = 'PROCESSING')
 ) WITH (fillfactor = 75);
 
-CREATE UNIQUE INDEX wallet_payments_by_transaction ON wallet_payments (source_id, transaction_id)
+CREATE UNIQUE INDEX wallet_payments_by_transaction ON paidonce.wallet_payments (source_id, transaction_id)
     WHERE transaction_id IS NOT NULL;
 
-CREATE INDEX wallet_payments_by_next_attempt ON wallet_payments (next_attempt_at)
+CREATE INDEX wallet_payments_by_next_attempt ON paidonce.wallet_payments (next_attempt_at)
     WHERE next_attempt_at IS NOT NULL;
 
-CREATE INDEX wallet_payments_review ON wallet_payments (payment_id) WHERE review IS NOT NULL;
+CREATE INDEX wallet_payments_review ON paidonce.wallet_payments (payment_id) WHERE review IS NOT NULL;
 
 -- Callbacks of the gateway about its transactions. Each status of a transaction is a row of its own:
 -- `pending` must not hide the `succeeded` that follows. A callback that came before its payment is
 -- tried again at next_attempt_at.
-CREATE TABLE gateway_callbacks (
+CREATE TABLE paidonce.gateway_callbacks (
     id              uuid PRIMARY KEY,
     source_id       smallint NOT NULL,
     transaction_id  text COLLATE "C" NOT NULL,
@@ -668,13 +668,13 @@ CREATE TABLE gateway_callbacks (
         (status = 'PENDING') = (next_attempt_at IS NOT NULL))
 );
 
-CREATE INDEX gateway_callbacks_by_next_attempt ON gateway_callbacks (next_attempt_at)
+CREATE INDEX gateway_callbacks_by_next_attempt ON paidonce.gateway_callbacks (next_attempt_at)
     WHERE next_attempt_at IS NOT NULL;
 
-CREATE INDEX gateway_callbacks_dead_letters ON gateway_callbacks (id) WHERE status = 'DEAD_LETTER';
+CREATE INDEX gateway_callbacks_dead_letters ON paidonce.gateway_callbacks (id) WHERE status = 'DEAD_LETTER';
 
 -- The read model of wallet payments. It is built from outbox messages only, so it refers to nothing.
-CREATE TABLE payment_views (
+CREATE TABLE paidonce.payment_views (
     payment_id   text COLLATE "C" PRIMARY KEY,
     status       text COLLATE "C" NOT NULL,
     amount_minor bigint NOT NULL,
@@ -691,7 +691,7 @@ CREATE TABLE payment_views (
 -- publishes the rows without published_at. The key of a message is aggregate_id for things that
 -- Paidonce named, aggregate_name for things that others named; the former is smaller and is written
 -- with every event.
-CREATE TABLE outbox (
+CREATE TABLE paidonce.outbox (
     seq            bigint GENERATED ALWAYS AS IDENTITY (CACHE 1) PRIMARY KEY,
     id             uuid NOT NULL DEFAULT gen_random_uuid(),
     aggregate_type text COLLATE "C" NOT NULL,
@@ -707,30 +707,30 @@ CREATE TABLE outbox (
     CONSTRAINT outbox_key CHECK ((aggregate_id IS NULL) = (aggregate_name IS NOT NULL))
 );
 
-CREATE INDEX outbox_unpublished ON outbox (seq) WHERE published_at IS NULL;
+CREATE INDEX outbox_unpublished ON paidonce.outbox (seq) WHERE published_at IS NULL;
 
 -- Only the relay draws from it, so a position never becomes visible before a smaller one.
-CREATE SEQUENCE outbox_positions;
+CREATE SEQUENCE paidonce.outbox_positions;
 
-CREATE UNIQUE INDEX outbox_published ON outbox (aggregate_type, pos) WHERE pos IS NOT NULL;
+CREATE UNIQUE INDEX outbox_published ON paidonce.outbox (aggregate_type, pos) WHERE pos IS NOT NULL;
 
 -- The messages about one wallet payment, from which its view can be rebuilt.
-CREATE INDEX outbox_by_wallet_payment ON outbox (aggregate_name, version)
+CREATE INDEX outbox_by_wallet_payment ON paidonce.outbox (aggregate_name, version)
     WHERE aggregate_type = 'wallet-payment';
 
-CREATE TYPE written_message AS (
+CREATE TYPE paidonce.written_message AS (
     aggregate_type text, aggregate_id uuid, type text, version bigint, payload jsonb,
     occurred_at timestamptz
 );
 
-CREATE TYPE written_named_message AS (
+CREATE TYPE paidonce.written_named_message AS (
     id uuid, aggregate_type text, aggregate_name text, type text, version bigint, payload jsonb,
     occurred_at timestamptz
 );
 
 -- The position of each consumer group in each topic (aggregate_type). A group that reads from Kafka
 -- reports its `lag` here instead.
-CREATE TABLE bus_cursors (
+CREATE TABLE paidonce.bus_cursors (
     consumer       text COLLATE "C" NOT NULL,
     aggregate_type text COLLATE "C" NOT NULL,
     pos            bigint NOT NULL DEFAULT 0 CHECK (pos >= 0),
@@ -741,18 +741,18 @@ CREATE TABLE bus_cursors (
 
 -- Deduplication of consumers: the messages that each has consumed, written in the transaction of the
 -- effect. It outlives the messages.
-CREATE TABLE processed_events (
+CREATE TABLE paidonce.processed_events (
     consumer     text COLLATE "C" NOT NULL,
     event_id     uuid NOT NULL,
     processed_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (consumer, event_id)
 );
 
-CREATE INDEX processed_events_by_time ON processed_events (processed_at);
+CREATE INDEX processed_events_by_time ON paidonce.processed_events (processed_at);
 
 -- Messages that a consumer could not process, for an operator. `retried_at`: the operator wants it
 -- delivered again; `consumed_at`: it was consumed after all; `discarded_at`: nobody needs it.
-CREATE TABLE bus_dead_letters (
+CREATE TABLE paidonce.bus_dead_letters (
     id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     consumer       text COLLATE "C" NOT NULL,
     event_id       uuid NOT NULL,
@@ -778,20 +778,20 @@ CREATE TABLE bus_dead_letters (
         discarded_at IS NULL OR (retried_at IS NULL AND consumed_at IS NULL))
 );
 
-CREATE INDEX bus_dead_letters_open_by_consumer ON bus_dead_letters (consumer, id)
+CREATE INDEX bus_dead_letters_open_by_consumer ON paidonce.bus_dead_letters (consumer, id)
     WHERE consumed_at IS NULL AND discarded_at IS NULL;
 
-CREATE INDEX bus_dead_letters_open ON bus_dead_letters (id)
+CREATE INDEX bus_dead_letters_open ON paidonce.bus_dead_letters (id)
     WHERE consumed_at IS NULL AND discarded_at IS NULL;
 
-CREATE INDEX bus_dead_letters_retried ON bus_dead_letters (consumer, retried_at, id)
+CREATE INDEX bus_dead_letters_retried ON paidonce.bus_dead_letters (consumer, retried_at, id)
     WHERE retried_at IS NOT NULL AND consumed_at IS NULL;
 
 -- Notifications -----------------------------------------------------------------------------
 
 -- One row for each channel that receives the notification, written in the transaction of the change
 -- that it reports.
-CREATE TABLE notifications (
+CREATE TABLE paidonce.notifications (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     channel    text COLLATE "C" NOT NULL,
     at         timestamptz NOT NULL,
@@ -806,14 +806,14 @@ CREATE TABLE notifications (
     CONSTRAINT notifications_suppressed CHECK (suppressed >= 0)
 ) WITH (fillfactor = 80);
 
-CREATE INDEX notifications_pending ON notifications (channel, kind, source, id)
+CREATE INDEX notifications_pending ON paidonce.notifications (channel, kind, source, id)
     WHERE message_id IS NULL;
 
 -- To send the notifications of a failed message again.
-CREATE INDEX notifications_by_message ON notifications (message_id) WHERE message_id IS NOT NULL;
+CREATE INDEX notifications_by_message ON paidonce.notifications (message_id) WHERE message_id IS NOT NULL;
 
 -- A message to a channel: a digest of notifications. It keeps its id and content over all attempts.
-CREATE TABLE notification_messages (
+CREATE TABLE paidonce.notification_messages (
     id              uuid PRIMARY KEY,
     channel         text COLLATE "C" NOT NULL,
     at              timestamptz NOT NULL,
@@ -827,16 +827,16 @@ CREATE TABLE notification_messages (
     CONSTRAINT notification_messages_ended CHECK ((status = 'PENDING') = (ended_at IS NULL))
 );
 
-CREATE INDEX notification_messages_by_channel ON notification_messages (channel, at);
+CREATE INDEX notification_messages_by_channel ON paidonce.notification_messages (channel, at);
 
-CREATE INDEX notification_messages_by_status ON notification_messages (channel, status);
+CREATE INDEX notification_messages_by_status ON paidonce.notification_messages (channel, status);
 
 -- Replays -----------------------------------------------------------------------------------
 
 -- A replay processes all events that match a filter again. Its progress is committed with the effect
 -- of each batch, so the process that continues after a crash repeats and omits nothing. When two
 -- processes run one replay, `version` lets only one of them commit.
-CREATE TABLE replays (
+CREATE TABLE paidonce.replays (
     id            uuid PRIMARY KEY,
     status        text COLLATE "C" NOT NULL DEFAULT 'PENDING',
     filter        jsonb NOT NULL,
@@ -873,14 +873,14 @@ CREATE TABLE replays (
     CONSTRAINT replays_done_has_no_skipped CHECK (status <> 'DONE' OR skipped = '{}')
 );
 
-CREATE INDEX replays_active ON replays (id) WHERE status IN ('PENDING', 'RUNNING');
+CREATE INDEX replays_active ON paidonce.replays (id) WHERE status IN ('PENDING', 'RUNNING');
 
 -- Reconciliation ----------------------------------------------------------------------------
 
 -- A comparison of a gateway's statement with our payments.
-CREATE TABLE reconciliations (
+CREATE TABLE paidonce.reconciliations (
     id            uuid PRIMARY KEY,
-    source_id     smallint NOT NULL REFERENCES sources,
+    source_id     smallint NOT NULL REFERENCES paidonce.sources,
     status        text COLLATE "C" NOT NULL,
     since         timestamptz NOT NULL,
     until         timestamptz NOT NULL,
@@ -912,21 +912,21 @@ CREATE TABLE reconciliations (
     CONSTRAINT reconciliations_window CHECK (since < until)
 );
 
-CREATE INDEX reconciliations_unfinished ON reconciliations (source_id, id)
+CREATE INDEX reconciliations_unfinished ON paidonce.reconciliations (source_id, id)
     WHERE finished_at IS NULL;
 
 -- Every process has a timer; one of them creates the next reconciliation.
-CREATE UNIQUE INDEX reconciliations_scheduled ON reconciliations (source_id)
+CREATE UNIQUE INDEX reconciliations_scheduled ON paidonce.reconciliations (source_id)
     WHERE is_scheduled AND finished_at IS NULL;
 
-CREATE INDEX reconciliations_by_source ON reconciliations (source_id, created_at);
+CREATE INDEX reconciliations_by_source ON paidonce.reconciliations (source_id, created_at);
 
 -- A difference between the statement (reported) and our payment (recorded). The reconciliation that
 -- sees it first opens it; a resolved one that appears again is new again. opened_by and seen_by are
 -- reconciliations, without foreign keys: an open finding outlives them.
-CREATE TABLE reconciliation_findings (
+CREATE TABLE paidonce.reconciliation_findings (
     id                      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    source_id               smallint NOT NULL REFERENCES sources,
+    source_id               smallint NOT NULL REFERENCES paidonce.sources,
     id_kind                 text COLLATE "C" NOT NULL,
     external_id             text COLLATE "C" NOT NULL,
     kind                    text COLLATE "C" NOT NULL,
@@ -953,18 +953,18 @@ CREATE TABLE reconciliation_findings (
         (resolved_at IS NULL) = (resolution IS NULL) AND resolution IN ('repaired', 'gone'))
 );
 
-CREATE INDEX reconciliation_findings_open ON reconciliation_findings (source_id, last_seen_at)
+CREATE INDEX reconciliation_findings_open ON paidonce.reconciliation_findings (source_id, last_seen_at)
     WHERE resolved_at IS NULL;
 
-CREATE INDEX reconciliation_findings_by_opener ON reconciliation_findings (opened_by);
+CREATE INDEX reconciliation_findings_by_opener ON paidonce.reconciliation_findings (opened_by);
 
-CREATE INDEX reconciliation_findings_by_observer ON reconciliation_findings (seen_by);
+CREATE INDEX reconciliation_findings_by_observer ON paidonce.reconciliation_findings (seen_by);
 
 -- Guard -------------------------------------------------------------------------------------
 
 -- Banned addresses (of IPv6: each /64). A ban that was lifted or has ended stays for some days: other
 -- processes have to learn of it, and the next ban of the address is longer.
-CREATE TABLE bans (
+CREATE TABLE paidonce.bans (
     address    text COLLATE "C" PRIMARY KEY CHECK (length(address) BETWEEN 1 AND 100),
     reason     text COLLATE "C" NOT NULL,
     score      real NOT NULL,
@@ -977,18 +977,18 @@ CREATE TABLE bans (
     CONSTRAINT bans_lifted CHECK (lifted_at IS NULL OR lifted_at >= banned_at)
 );
 
-CREATE INDEX bans_by_change ON bans (changed_at);
+CREATE INDEX bans_by_change ON paidonce.bans (changed_at);
 
 -- Addresses that sent a verified delivery, updated once a day at most. They are never banned.
-CREATE TABLE verified_senders (
+CREATE TABLE paidonce.verified_senders (
     address     text COLLATE "C" PRIMARY KEY CHECK (length(address) BETWEEN 1 AND 100),
     verified_at timestamptz NOT NULL DEFAULT now()
 );
 
-CREATE INDEX verified_senders_by_time ON verified_senders (verified_at);
+CREATE INDEX verified_senders_by_time ON paidonce.verified_senders (verified_at);
 
 -- The operators' API keys. `hint` is the beginning of the key, `hash` all that is stored of the rest.
-CREATE TABLE api_keys (
+CREATE TABLE paidonce.api_keys (
     id           uuid PRIMARY KEY,
     name         text NOT NULL,
     hint         text NOT NULL,
@@ -1005,7 +1005,7 @@ CREATE TABLE api_keys (
 
 -- Deliveries of each UTC day and their results, aggregated from event_count_deltas. No foreign key to
 -- sources: the deltas, which are written with every batch, have none.
-CREATE TABLE event_counts (
+CREATE TABLE paidonce.event_counts (
     day              date NOT NULL,
     source_id        smallint NOT NULL,
     signature_method text COLLATE "C" NOT NULL,
@@ -1021,7 +1021,7 @@ CREATE TABLE event_counts (
 -- The changes of the counts by a batch, written with the batch; a shared counter would make batches
 -- wait for each other. Numbers are signed: an event that waited and is done counts -1 as waiting. No
 -- index: rows are few and soon aggregated, and every reader reads all of them.
-CREATE TABLE event_count_deltas (
+CREATE TABLE paidonce.event_count_deltas (
     day              date NOT NULL,
     source_id        smallint NOT NULL,
     signature_method text COLLATE "C" NOT NULL,
@@ -1033,7 +1033,7 @@ CREATE TABLE event_count_deltas (
     rejected         integer NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
-CREATE TYPE written_event_count AS (
+CREATE TYPE paidonce.written_event_count AS (
     day date, source_id smallint, signature_method text, received integer, duplicates integer,
     waiting integer, succeeded integer, failed integer, rejected integer
 );
@@ -1043,7 +1043,7 @@ CREATE TYPE written_event_count AS (
 -- Actions of operators, and steps of processing that the columns of the event do not show. A row
 -- outlives what it names. Its place is (at, id): the list is ordered by time, and the sweep deletes by
 -- time. There is no index on the id alone: nothing looks for one.
-CREATE TABLE audit_log (
+CREATE TABLE paidonce.audit_log (
     id              bigint GENERATED ALWAYS AS IDENTITY,
     at              timestamptz NOT NULL DEFAULT now(),
     event_id        uuid,
@@ -1058,19 +1058,19 @@ CREATE TABLE audit_log (
     PRIMARY KEY (at, id)
 );
 
-CREATE INDEX audit_log_by_event ON audit_log (event_id, at, id) WHERE event_id IS NOT NULL;
+CREATE INDEX audit_log_by_event ON paidonce.audit_log (event_id, at, id) WHERE event_id IS NOT NULL;
 
-CREATE INDEX audit_log_by_payment ON audit_log (payment_id, at, id) WHERE payment_id IS NOT NULL;
+CREATE INDEX audit_log_by_payment ON paidonce.audit_log (payment_id, at, id) WHERE payment_id IS NOT NULL;
 
-CREATE INDEX audit_log_by_order ON audit_log (order_reference, at, id)
+CREATE INDEX audit_log_by_order ON paidonce.audit_log (order_reference, at, id)
     WHERE order_reference IS NOT NULL;
 
-CREATE INDEX audit_log_by_user ON audit_log (user_id, at, id) WHERE user_id IS NOT NULL;
+CREATE INDEX audit_log_by_user ON paidonce.audit_log (user_id, at, id) WHERE user_id IS NOT NULL;
 
-CREATE INDEX audit_log_by_actor ON audit_log (actor, at, id) WHERE actor <> 'paidonce';
+CREATE INDEX audit_log_by_actor ON paidonce.audit_log (actor, at, id) WHERE actor <> 'paidonce';
 
 -- Without what is written for many events and for each wallet command.
-CREATE INDEX audit_log_by_action ON audit_log (action, at, id)
+CREATE INDEX audit_log_by_action ON paidonce.audit_log (action, at, id)
     WHERE action NOT IN ('event_deduped', 'retry_scheduled', 'processing_attempt_started',
                          'processing_attempt_failed', 'processing_succeeded', 'wallet_reserved',
                          'wallet_committed', 'wallet_released', 'wallet_expired');
