@@ -1,6 +1,7 @@
 """PostgreSQL for the tests: one server for each test process, databases copied from a template."""
 
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -139,3 +140,13 @@ async def _administer(url: str, statement: str) -> None:
 def _url_of(url: str, name: str) -> str:
     """The same server, another database."""
     return url.replace("/paidonce?", f"/{name}?")
+
+
+def as_role(url: str, name: str, password: str = "") -> str:
+    """The same database, for another role."""
+    return re.sub("://[^@]*@", f"://{name}:{password}@" if password else f"://{name}@", url)
+
+
+def in_database(url: str, name: str) -> str:
+    """The same server and role, another database."""
+    return re.sub(r"/\w+\?", f"/{name}?", url)
