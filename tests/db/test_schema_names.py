@@ -63,9 +63,8 @@ def python_strings(path: Path) -> Iterator[str]:
                 str(one.value) if isinstance(one, ast.Constant) else PLACEHOLDER
                 for one in node.values
             )
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if id(node) not in documentation | parts:
-                yield node.value
+        elif isinstance(node, ast.Constant) and id(node) not in documentation | parts:
+            yield node.value if isinstance(node.value, str) else ""
 
 
 def files(ending: str) -> list[Path]:
