@@ -424,7 +424,7 @@ def as_the_server(data_dir: Path, dsn: str) -> "subprocess.CompletedProcess[str]
 
 @as_root
 async def test_no_other_process_of_the_servers_user_can_connect(data_dir: Path) -> None:
-    """SEC-9"""
+    """DAT-1"""
     async with started(data_dir) as dsn:
         refused = as_the_server(data_dir, dsn)
         assert refused.returncode == 2
@@ -437,7 +437,7 @@ async def test_no_other_process_of_the_servers_user_can_connect(data_dir: Path) 
 async def test_a_database_that_let_everybody_in_is_closed_at_the_next_start(
     data_dir: Path, *, is_running: bool
 ) -> None:
-    """SEC-9: with its data, also when the server of an older version runs."""
+    """DAT-1: with its data, also when the server of an older version runs."""
     cluster = data_dir / "postgres/cluster"
     async with started(data_dir) as dsn:
         await execute(dsn, "CREATE TABLE kept AS SELECT 1 AS id")
@@ -454,7 +454,7 @@ async def test_a_database_that_let_everybody_in_is_closed_at_the_next_start(
 
 @as_root
 async def test_a_user_whose_database_it_is_not_is_told_so(data_dir: Path) -> None:
-    """SEC-9"""
+    """DAT-1"""
     owner = (data_dir / "postgres").stat().st_uid
     await start_and_stop(data_dir)
     python = python_within_reach_of(owner)
