@@ -22,7 +22,6 @@ from tests.support.servers import Shared
 from tests.support.service import Service
 from tests.support.tools import free_port, items, paidonce, until
 
-
 PROGRAMS: Final = wheel_installation() / "bin"
 
 
