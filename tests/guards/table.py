@@ -62,6 +62,7 @@ _WALLET_QUEUE: Final = "tests/wallet/test_group_commit.py::test_"
 _PAYMENTS: Final = "tests/payouts/test_processor.py::test_"
 _REVIEWS: Final = "tests/payouts/test_reviews.py::test_"
 _MERGES: Final = "tests/users/test_merge_races.py::test_"
+_OWN_SCHEMA: Final = "tests/db/test_own_schema.py::test_"
 _SHOWN: Final = "tests/payouts/test_views.py::test_"
 
 
@@ -2086,5 +2087,39 @@ GUARDS: Final = (
         "        if False:\n",
         "tests/users/test_person.py::test_a_replay_counts_erased_events_and_changes_nothing",
         is_kin=True,
+    ),
+    # Beside the application, and beside another installation.
+    Guard(
+        "the schema in SQL",
+        "DAT-1",
+        "db/queries.py",
+        "return in_schema(self.sql, connection.schema)",
+        'return self.sql.replace("paidonce.", "")',
+        f"{_OWN_SCHEMA}an_application_has_tables_of_the_same_names",
+    ),
+    Guard(
+        "the refusal to begin with empty tables beside full ones",
+        "DAT-1",
+        "db/schema.py",
+        "if not beside_others and (others := await other_schemas(connection)):",
+        "if not beside_others and (others := []):",
+        f"{_OWN_SCHEMA}two_installations_share_a_database",
+    ),
+    Guard(
+        "leaders of one installation",
+        "DAT-1",
+        "runtime/leader.py",
+        "pg_try_advisory_lock(716120345, hashtext('paidonce.' || role))",
+        "pg_try_advisory_lock(716120345, hashtext(role))",
+        f"{_OWN_SCHEMA}two_installations_share_a_database",
+        is_kin=True,
+    ),
+    Guard(
+        "the bodies of functions that are moved",
+        "DAT-1",
+        "db/schema.py",
+        'row["definition"].replace(old, new)',
+        'row["definition"]',
+        f"{_OWN_SCHEMA}functions_know_where_their_tables_have_been_moved",
     ),
 )

@@ -44,12 +44,17 @@ class Connection(_Connection):
     """A connection that knows in which schema our tables are. Its search path is the role's own."""
 
     schema: ClassVar[str] = SCHEMA
+    settings: ClassVar[str] = ""
+    """Statements that set what was not sent with the connection."""
+
+    def get_reset_query(self) -> str:
+        return f"{super().get_reset_query()}\n{self.settings}"
 
 
 @cache
-def connection_class(schema: str) -> type[Connection]:
+def connection_class(schema: str, settings: str = "") -> type[Connection]:
     """The class of the connections to an installation in this schema."""
-    return type("Connection", (Connection,), {"schema": schema})
+    return type("Connection", (Connection,), {"schema": schema, "settings": settings})
 
 
 @lru_cache(MAX_STATEMENTS)

@@ -68,6 +68,7 @@ class _Session:
         self.connection = connection
         self.silence_s = silence_s
         self.opened_s = self.beaten_s = time.monotonic()
+        self.pid = 0  # its process in PostgreSQL; a pooler would tell another number
         self._statements: dict[str, Any] = {}
 
     async def prepare(self) -> None:
@@ -76,6 +77,7 @@ class _Session:
         The server knows no idle time between the messages that prepare a statement: a process that
         freezes there would keep its locks.
         """
+        self.pid = await self.connection.fetchval("SELECT pg_backend_pid()")
         for sql in (_ACQUIRE, _RELEASE, _END_OLD_WORK):
             text = in_schema(sql, self.connection.schema)
             self._statements[sql] = await self.connection.prepare(text)
@@ -138,9 +140,8 @@ class Leadership:
 
     async def _mark(self, connection: Connection, sql: str) -> None:
         self.require()
-        pid = self._session.connection.get_server_pid()
         text = in_schema(sql, connection.schema)
-        if not await connection.fetchval(text, self.role, pid):
+        if not await connection.fetchval(text, self.role, self._session.pid):
             raise LeadershipLostError(f"another process is the leader: {self.role}")
 
     @asynccontextmanager
