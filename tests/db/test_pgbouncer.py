@@ -74,7 +74,7 @@ async def test_the_settings_of_sessions_are_the_same_as_without_it(url: str, ses
 
 
 async def test_leaders_and_wake_ups_work_in_session_mode(url: str, sessions: str) -> None:
-    """DAT-1 REL-4: two processes, one of which is connected directly."""
+    """DAT-1: two processes, one of which is connected directly."""
     direct, pooled = await open_database(url, SCHEMA), await open_database(sessions, SCHEMA)
     leaders = [Leader(pooled), Leader(direct)]
     wakeup = Wakeup()
