@@ -108,7 +108,7 @@ class Paidonce(HttpContender):
     name = "paidonce"
     title = "Paidonce"
     template = "bench_paidonce"
-    applied_query = "SELECT count(*) FROM payments WHERE applied_at IS NOT NULL"
+    applied_query = "SELECT count(*) FROM paidonce.payments WHERE applied_at IS NOT NULL"
     program = str(Path(sys.executable).with_name("paidonce"))
     mode = "inline"
     options: Sequence[str] = ()
@@ -130,11 +130,11 @@ class Paidonce(HttpContender):
         """Addresses that are already in normal form."""
         return f"""
             WITH new AS (
-                INSERT INTO users (id, email)
+                INSERT INTO paidonce.users (id, email)
                 SELECT gen_random_uuid(), email FROM ({emails_of(users)}) AS given
                 RETURNING id, email
             )
-            INSERT INTO user_emails (email_key, email, user_id, is_current)
+            INSERT INTO paidonce.user_emails (email_key, email, user_id, is_current)
             SELECT email, email, id, true FROM new
         """
 

@@ -93,7 +93,9 @@ async def _administered(url: str) -> AsyncIterator[Databases]:
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[Connection]:
     """A connection for the length of the block."""
-    connection: Connection = await asyncpg.connect(url, command_timeout=STATEMENT_TIMEOUT_S)
+    connection = await asyncpg.connect(
+        url, command_timeout=STATEMENT_TIMEOUT_S, connection_class=Connection
+    )
     try:
         yield connection
     finally:

@@ -23,6 +23,7 @@ from zlib import crc32
 import orjson
 import structlog
 import uvloop
+from uuid_utils.compat import uuid7
 
 from benchmarks.contender import ROOT, BenchmarkError, Load, Running, follow, stop
 from benchmarks.contenders import Paidonce
@@ -32,7 +33,7 @@ from benchmarks.workload import SignedEvent, random_events
 from paidonce.bootstrap.rules import load_rules
 from paidonce.core.events import EventId, Outcome, PaymentEvent
 from paidonce.db.pool import open_database
-from paidonce.ids import new_id
+from paidonce.db.queries import SCHEMA
 from paidonce.processing.items import Incoming, Request, Result, ResultKind, Source
 from paidonce.processing.transactions import Processor
 from paidonce.providers.contract import Delivery, key_digest
@@ -100,7 +101,7 @@ def main() -> None:
 async def run(config: Path, load: Load) -> None:
     """Process batches until the time is over, and print the result."""
     settings = load_settings(config)
-    database = await open_database(settings.database.url)
+    database = await open_database(settings.database.url, SCHEMA)
     rules, sources = await load_rules(settings, database)
     assert load.events is not None
     supply = random_events(users=load.users, count=load.events)
@@ -187,7 +188,7 @@ def read_event(
     event = source.provider.translate(delivery)
     assert isinstance(event, PaymentEvent)
     return Incoming(
-        event_id=EventId(new_id()),
+        event_id=EventId(uuid7()),
         source=source,
         request=Request("floor", "127.0.0.1", monotonic()),
         delivery=delivery,

@@ -28,13 +28,15 @@ POLL_S = 0.05
 MAX_DRAIN_S = 180.0
 
 _CREATE = """
-    INSERT INTO paidonce.orders (id, reference, kind, status, amount_minor, currency, request_hash, version)
+    INSERT INTO paidonce.orders
+           (id, reference, kind, status, amount_minor, currency, request_hash, version)
     SELECT gen_random_uuid(), reference, 'order', 'PENDING', $2, $3, '', 1
       FROM unnest($1::text[]) AS reference
 """
 # The clock of the transaction that paid it, on the machine that also sent the webhook.
 _PAID = """
-    SELECT reference, fulfilled_at FROM paidonce.orders WHERE status = 'PAID' AND reference = ANY ($1)
+    SELECT reference, fulfilled_at FROM paidonce.orders
+     WHERE status = 'PAID' AND reference = ANY ($1)
 """
 
 

@@ -104,7 +104,8 @@ class Traffic:
         async with self.database.connection() as connection:
             late_s = await connection.fetchval(
                 "SELECT percentile_cont(0.99) WITHIN GROUP (ORDER BY "
-                "extract(epoch FROM published_at - occurred_at)) FROM (SELECT * FROM paidonce.outbox "
+                "extract(epoch FROM published_at - occurred_at)) FROM "
+                "(SELECT * FROM paidonce.outbox "
                 "WHERE aggregate_type = $1 ORDER BY seq DESC LIMIT $2) AS m",
                 self.aggregate_type,
                 last,

@@ -8,7 +8,8 @@ import asyncpg
 POOL_SIZE = 16
 
 RESERVED = """
-INSERT INTO paidonce.reservations (payment_id, wallet_id, request_hash, amount_minor, status, created_at)
+INSERT INTO paidonce.reservations
+       (payment_id, wallet_id, request_hash, amount_minor, status, created_at)
 VALUES ($1, $2, $3, $4, 'RESERVED', now())
 ON CONFLICT DO NOTHING
 RETURNING payment_id

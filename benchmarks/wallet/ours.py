@@ -5,6 +5,7 @@ from uuid import UUID
 from benchmarks.wallet.by_hand import RejectedError
 from paidonce.core.events import WalletId
 from paidonce.db.pool import Database, open_database
+from paidonce.db.queries import SCHEMA
 from paidonce.wallet.commands import WalletCommands
 from paidonce.wallet.reservations import Commit, Reserve
 
@@ -35,4 +36,4 @@ class Ours:
 
 async def ours(url: str) -> Ours:
     """Open one on this database."""
-    return Ours(await open_database(url))
+    return Ours(await open_database(url, SCHEMA))

@@ -21,6 +21,7 @@ from benchmarks.terminal import terminal_table
 from benchmarks.wallet.by_hand import POOL_SIZE, by_hand
 from benchmarks.wallet.ours import ours
 from paidonce.db.pool import open_database
+from paidonce.db.queries import SCHEMA
 from paidonce.db.schema import migrate
 
 SECTION = "wallet"
@@ -105,7 +106,7 @@ async def wallet(plan: Plan, console: Console, *, docs: Path | None, command: st
 
 
 async def _measure_all(plan: Plan, databases: Databases, progress: Progress) -> list[Line]:
-    template = await open_database(await databases.create(TEMPLATE))
+    template = await open_database(await databases.create(TEMPLATE), SCHEMA)
     await migrate(template)
     await template.close()
     cases = [(callers, wallets) for wallets in (MANY_WALLETS, 1) for callers in plan.callers]

@@ -9,13 +9,14 @@ from paidonce.db.pool import open_database
 from paidonce.runtime.crashpoints import arm
 from paidonce.runtime.leader import Leader
 from tests.bus.traffic import OtherBus, follower
+from tests.support.postgres import SCHEMA
 
 SMALL_BATCH = 20
 
 
 async def main(role: str, url: str) -> None:
     arm("development")
-    database = await open_database(url)
+    database = await open_database(url, SCHEMA)
     match role:
         case "relay":
             await Relay(PostgresBus(), Leader(database), max_batch=SMALL_BATCH).run()

@@ -14,6 +14,7 @@ from paidonce.bus import relay as relay_module
 from paidonce.bus.postgres import PostgresBus
 from paidonce.bus.relay import ROLE, Relay
 from paidonce.db.pool import Database
+from paidonce.db.queries import in_schema
 from paidonce.errors import BusUnavailableError
 from paidonce.runtime import leader as leader_module
 from paidonce.runtime.crashpoints import CrashPoint
@@ -31,6 +32,7 @@ from tests.bus.traffic import (
     relay_all,
     rows,
 )
+from tests.support.postgres import SCHEMA
 
 KEYS: Final = [f"thing-{number}" for number in range(12)]
 WRITERS: Final = 6
@@ -267,7 +269,7 @@ async def _holders(database: Database) -> list[int]:
         "AND database = "
         "(SELECT oid FROM pg_database WHERE datname = current_database()) AND objid = "
         "(hashtext($1)::bigint & 4294967295)::oid",
-        ROLE,
+        in_schema(f"paidonce.{ROLE}", SCHEMA),
     )
     return [row["pid"] for row in found]
 

@@ -13,6 +13,7 @@ from paidonce.db.pool import open_database
 from tests.bus.traffic import relay_all
 from tests.providers.cases.standard import whsec
 from tests.support.gateways import standard_signed
+from tests.support.postgres import SCHEMA
 from tests.support.servers import StartService
 from tests.support.service import BASIC, paid
 
@@ -105,7 +106,7 @@ async def test_published_messages_match_their_schemas(
             sent = standard_signed(orjson.dumps(body), name, SECRET, datetime.now(UTC))
             reply = service.request("POST", "/webhooks/shop", sent.body, sent.headers)
             assert reply.http == 200, reply
-    database = await open_database(database_url)
+    database = await open_database(database_url, SCHEMA)
     try:
         async with database.connection() as connection:
             written = list((await outbox.unpublished(connection, 100)).values())

@@ -7,14 +7,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from paidonce import __version__
+from paidonce.db.embedded.installation import wheel_installation
 from tests.support.demo import Demo, databases, demo_folder
 from tests.support.servers import Shared
 from tests.support.service import Service
 from tests.support.tools import free_port, items, paidonce, until
+
+PROGRAMS: Final = wheel_installation() / "bin"
 
 
 def _send(service: Service, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -84,6 +88,13 @@ def test_the_version_is_told(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.strip()) == (0, __version__), done.stderr
 
 
+def test_the_url_of_a_database_of_ones_own_is_the_configured_one(tmp_path: Path) -> None:
+    """USE-2: nothing is connected to."""
+    url = "postgresql://me:secret@192.0.2.1/name"
+    done = paidonce(tmp_path, "database", "url", PAIDONCE_DATABASE__URL=url)
+    assert (done.returncode, done.stdout.strip()) == (0, url), done.stderr
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """An empty folder that the embedded database's own user can reach."""
@@ -116,8 +127,15 @@ def test_the_demo_needs_nothing_and_remembers_everything(folder: Path) -> None:
         assert payment["applied_at"] is not None
         subscriptions = items(demo.service, "/subscriptions", user_id=payment["user_id"])
         events = items(demo.service, "/events")
+        url = _run([script, "database", "url"], folder).strip()
+        count = _run([str(PROGRAMS / "psql"), url, "-Atc", "SELECT count(*) FROM payments"], folder)
+        assert count == "1\n"
+        assert "COPY public.payments" in _run([str(PROGRAMS / "pg_dump"), url], folder)
         demo.process.send_signal(signal.SIGTERM)
         demo.process.wait(15)
+        stopped = subprocess.run([script, "database", "url"], cwd=folder, capture_output=True)
+        assert (stopped.returncode, stopped.stdout) == (1, b"")
+        assert b"is not running; `paidonce serve` starts it" in stopped.stderr
 
         demo = Demo([script], folder, port)
         assert until(demo.is_ready, 60), demo.told()

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from paidonce.db.pool import Database, open_database
+from tests.support.postgres import SCHEMA
 
 
 async def test_a_commit_waits_for_the_disk_whatever_the_database_says(database_url: str) -> None:
@@ -15,7 +16,7 @@ async def test_a_commit_waits_for_the_disk_whatever_the_database_says(database_u
     admin = await asyncpg.connect(database_url)
     await admin.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
     await admin.close()
-    database = await open_database(database_url)
+    database = await open_database(database_url, SCHEMA)
     dedicated = await database.dedicated()
     async with database.connection() as pooled:
         for connection in (pooled, dedicated):

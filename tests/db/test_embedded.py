@@ -403,11 +403,68 @@ async def test_an_ordinary_user_may_start_it_and_root_goes_on_as_that_user(
     options = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
     async with database_user(fresh_dir, python=python, **options) as ordinary:
         await execute(ordinary.dsn, "CREATE TABLE kept AS SELECT 1 AS id")
+        assert as_the_server(fresh_dir, ordinary.dsn).stdout == "paidonce\n"
         await ordinary.order("stop")
 
     async with started(fresh_dir) as dsn:
         assert await fetch(dsn, "SELECT id FROM kept") == 1
         assert Path(f"/proc/{postmaster(fresh_dir)}").stat().st_uid == user.pw_uid
+
+
+def as_the_server(data_dir: Path, dsn: str) -> "subprocess.CompletedProcess[str]":
+    """What a process of the server's user gets that connects to it."""
+    account = files.find(data_dir)
+    assert account is not None
+    return subprocess.run(
+        [str(wheel_installation() / "bin/psql"), "-Atc", "SELECT current_user", dsn],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        **account.account.process_options(),
+    )  # fmt: skip
+
+
+@as_root
+async def test_no_other_process_of_the_servers_user_can_connect(data_dir: Path) -> None:
+    """DAT-1"""
+    async with started(data_dir) as dsn:
+        refused = as_the_server(data_dir, dsn)
+        assert refused.returncode == 2
+        assert "Peer authentication failed" in refused.stderr
+        assert await fetch(dsn, "SELECT current_user") == "paidonce"
+
+
+@as_root
+@pytest.mark.parametrize("is_running", [False, True], ids=["at rest", "running"])
+async def test_a_database_that_let_everybody_in_is_closed_at_the_next_start(
+    data_dir: Path, *, is_running: bool
+) -> None:
+    """DAT-1: with its data, also when the server of an older version runs."""
+    cluster = data_dir / "postgres/cluster"
+    async with started(data_dir) as dsn:
+        await execute(dsn, "CREATE TABLE kept AS SELECT 1 AS id")
+        (cluster / "pg_hba.conf").write_text("local all all trust\nhost all all all reject\n")
+        os.kill(postmaster(data_dir), signal.SIGHUP)
+        await eventually(lambda: as_the_server(data_dir, dsn).stdout == "paidonce\n")
+        if is_running:
+            async with started(data_dir):
+                await eventually(lambda: as_the_server(data_dir, dsn).returncode == 2)
+    async with started(data_dir) as dsn:
+        assert as_the_server(data_dir, dsn).returncode == 2
+        assert await fetch(dsn, "SELECT id FROM kept") == 1
+
+
+@as_root
+async def test_a_user_whose_database_it_is_not_is_told_so(data_dir: Path) -> None:
+    """DAT-1"""
+    owner = (data_dir / "postgres").stat().st_uid
+    await start_and_stop(data_dir)
+    python = python_within_reach_of(owner)
+    done = subprocess.run(
+        [python, "-c", DATABASE_USER, data_dir],
+        env={"PYTHONPATH": python_path(), "PATH": os.defpath}, user=owner, cwd="/", text=True,
+        stdin=subprocess.DEVNULL, capture_output=True, check=False,
+    )  # fmt: skip
+    assert "lets in root, who owns" in done.stderr
+    assert postmaster_or_none(data_dir) is None
 
 
 @as_root

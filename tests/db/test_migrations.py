@@ -14,9 +14,10 @@ from alembic.script import ScriptDirectory
 
 from paidonce.db.migrations import alembic_config
 from paidonce.db.pool import Database, open_database
-from paidonce.db.queries import Connection
+from paidonce.db.queries import Connection, in_schema
 from paidonce.db.schema import QUERIES, known_revisions, migrate
 from paidonce.errors import UnsupportedDatabaseError
+from tests.support.postgres import SCHEMA
 
 LOCK_TIMEOUT_S = 2.0
 """What sessions of ours wait for a row at most (db/pool.py)."""
@@ -28,7 +29,7 @@ async def empty(postgres: str) -> AsyncIterator[Database]:
     name = f"empty_{uuid4().hex[:12]}"
     admin = await asyncpg.connect(postgres)
     await admin.execute(f"CREATE DATABASE {name} TEMPLATE template0")
-    opened = await open_database(postgres.replace("/paidonce?", f"/{name}?"))
+    opened = await open_database(postgres.replace("/paidonce?", f"/{name}?"), SCHEMA)
     yield opened
     await opened.close()
     await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
@@ -41,13 +42,14 @@ async def shape(connection: Connection) -> list[tuple[Any, ...]]:
     for sql in (
         "SELECT table_name, column_name, data_type, is_nullable, column_default,"
         " generation_expression, collation_name, is_identity FROM information_schema.columns"
-        " WHERE table_schema = 'public'",
+        " WHERE table_schema = current_schema()",
         "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint"
-        " WHERE connamespace = 'public'::regnamespace",
+        " WHERE connamespace = current_schema()::regnamespace",
         "SELECT indrelid::regclass::text, pg_get_indexdef(indexrelid) FROM pg_index AS i"
-        " JOIN pg_class AS c ON c.oid = indrelid WHERE relnamespace = 'public'::regnamespace",
+        " JOIN pg_class AS c ON c.oid = indrelid"
+        " WHERE relnamespace = current_schema()::regnamespace",
         "SELECT relname::text, reloptions::text FROM pg_class"
-        " WHERE relnamespace = 'public'::regnamespace AND reloptions IS NOT NULL",
+        " WHERE relnamespace = current_schema()::regnamespace AND reloptions IS NOT NULL",
     ):
         found += [tuple(row.values()) for row in await connection.fetch(sql)]
     return sorted(found, key=repr)
@@ -67,7 +69,7 @@ async def test_the_first_call_migrates_and_the_second_has_nothing_to_do(empty: D
 
 async def test_several_processes_may_migrate_at_once(empty: Database) -> None:
     """DAT-1"""
-    others = [await open_database(empty.url) for _ in range(3)]
+    others = [await open_database(empty.url, SCHEMA) for _ in range(3)]
     try:
         done = await asyncio.gather(*(migrate(one) for one in (empty, *others)))
     finally:
@@ -90,6 +92,7 @@ async def test_a_process_waits_for_a_migration_that_takes_long(empty: Database) 
 async def test_a_failed_migration_lets_others_try(empty: Database) -> None:
     """DAT-1: the lock is given back."""
     async with empty.connection() as connection:
+        await connection.execute(f'CREATE SCHEMA "{SCHEMA}"')
         await connection.execute("CREATE TABLE payments (in_the_way integer)")
     with pytest.raises(Exception, match="payments"):
         await migrate(empty)
@@ -111,10 +114,11 @@ async def test_a_schema_newer_than_the_program_is_refused(database: Database) ->
 async def test_the_offline_sql_makes_the_same_schema(empty: Database, database: Database) -> None:
     """DAT-1: a DBA can read it and run it."""
     config = alembic_config()
+    config.attributes["schema"] = SCHEMA
     config.output_buffer = StringIO()
     command.upgrade(config, "head", sql=True)
     script = config.output_buffer.getvalue()
-    assert "CREATE TABLE payments" in script
+    assert in_schema("CREATE TABLE paidonce.payments", SCHEMA) in script
     async with empty.connection() as connection:
         await connection.execute(script)
         by_hand = await shape(connection)

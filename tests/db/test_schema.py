@@ -569,7 +569,8 @@ async def test_every_check_of_the_schema_has_a_row_that_it_refuses(connection: C
     """INB-3: a constraint that nobody tries is a constraint that nobody knows to work."""
     rows = await connection.fetch(
         "SELECT DISTINCT conname FROM pg_constraint AS c JOIN pg_class AS t ON t.oid = conrelid"
-        " WHERE contype = 'c' AND t.relnamespace = 'public'::regnamespace AND NOT relispartition"
+        " WHERE contype = 'c' AND t.relnamespace = current_schema()::regnamespace"
+        " AND NOT relispartition"
     )
     assert {row["conname"] for row in rows} == {name for _, name, _ in WRONG}
 
@@ -644,7 +645,7 @@ async def test_text_keys_compare_byte_by_byte(connection: Connection) -> None:
     """DAT-1: no collation may take two ids of a gateway for one, or sort them anew."""
     rows = await connection.fetch(
         "SELECT table_name, column_name FROM information_schema.columns"
-        " WHERE table_schema = 'public' AND collation_name = 'C'"
+        " WHERE table_schema = current_schema() AND collation_name = 'C'"
     )
     found = {(row["table_name"], row["column_name"]) for row in rows}
     for wanted in [

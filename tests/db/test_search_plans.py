@@ -33,7 +33,7 @@ from paidonce.orders import store as orders_store
 from paidonce.payments import store as payments_store
 from paidonce.statistics import counting
 from tests.processing.test_query_plans import explained_sql
-from tests.support.postgres import fresh_database
+from tests.support.postgres import SCHEMA, fresh_database
 
 ROWS: Final = 8_000
 LOOKED_AT: Final = 300
@@ -57,7 +57,7 @@ class Histories:
 @asynccontextmanager
 async def filled(postgres: str, rows: int) -> AsyncIterator[Database]:
     async with fresh_database(postgres) as url:
-        database = await open_database(url)
+        database = await open_database(url, SCHEMA)
         async with database.connection() as connection:
             await fill(connection, rows, lambda _: None)
         yield database

@@ -28,6 +28,7 @@ from paidonce.doctor import examine
 from paidonce.doctor.database import clock_result, money_result
 from paidonce.doctor.machine import disk_result
 from tests.support.memory_folder import make_memory_folder
+from tests.support.postgres import SCHEMA
 from tests.support.service import Service, paid
 from tests.support.tools import free_port, paidonce, until
 
@@ -327,14 +328,18 @@ async def test_a_role_without_rights(clinic: Clinic) -> None:
     await execute(
         clinic.url,
         f"CREATE ROLE {role} LOGIN",
-        f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}",
+        f'GRANT SELECT ON ALL TABLES IN SCHEMA "{SCHEMA}" TO {role}',
     )
     try:
         clinic.write(url=clinic.url.replace("paidonce@", f"{role}@"))
         examined = clinic.examine()
         assert examined.not_ok() == {"rights"}
+        assert "may not read anything" in examined.said("rights")
+        await execute(clinic.url, f'GRANT USAGE ON SCHEMA "{SCHEMA}" TO {role}')
+        examined = clinic.examine()
+        assert examined.not_ok() == {"rights"}
         assert "GRANT CREATE" in examined.said("rights")
-        await execute(clinic.url, f"GRANT CREATE ON SCHEMA public TO {role}")
+        await execute(clinic.url, f'GRANT CREATE ON SCHEMA "{SCHEMA}" TO {role}')
         assert "does not own" in clinic.examine().said("rights")
     finally:
         await execute(clinic.url, f"DROP OWNED BY {role}", f"DROP ROLE {role}")

@@ -52,7 +52,7 @@ async def test_a_replay_that_is_killed_goes_on_where_it_stopped(
     service = start_service()
     for user in range(USERS):
         service.user(f"user-{user}@example.com")
-    connection = await asyncpg.connect(database_url)
+    connection = await asyncpg.connect(database_url, connection_class=Connection)
     try:
         await _store_dead_letters(connection, number)
         foreseen = await asyncio.to_thread(_finished, service, _begun(service, dry_run=True))

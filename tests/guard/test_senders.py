@@ -17,6 +17,7 @@ from paidonce.guard.security_log import SecurityLog
 from paidonce.guard.senders import SenderRecords
 from paidonce.guard.service import BanService
 from paidonce.runtime.service import Supervisor
+from tests.support.postgres import SCHEMA
 
 POLICY = BanPolicy(threshold=3.0, half_life_s=600.0, first_s=600.0, longest_s=2_400.0)
 SOURCE, OTHER = SourceId(1), SourceId(2)
@@ -163,7 +164,7 @@ async def test_bans_are_listed_page_by_page(process: Process, verbs: BanService)
 
 async def test_without_the_database_bans_and_known_addresses_count_here(database_url: str) -> None:
     """SEC-4: and nothing is raised into whoever asks."""
-    away = await open_database(database_url)
+    away = await open_database(database_url, SCHEMA)
     await away.close()
     here = SenderRecords(away, POLICY, SecurityLog())
     forge(here)

@@ -57,6 +57,7 @@ _DEAD_LETTER_STORE: Final = "tests/bus/test_dead_letter_store.py::test_"
 _RECONCILIATION: Final = "tests/reconciliation/test_reconciliation.py::test_"
 _KAFKA: Final = "tests/bus/kafka/test_kafka.py::test_"
 _KAFKA_READER: Final = "bus/kafka/reader.py"
+_OWN_SCHEMA: Final = "tests/db/test_own_schema.py::test_"
 _WALLET: Final = "tests/wallet/test_locks.py::test_"
 _WALLET_QUEUE: Final = "tests/wallet/test_group_commit.py::test_"
 _PAYMENTS: Final = "tests/payouts/test_processor.py::test_"
@@ -225,16 +226,16 @@ GUARDS: Final = (
         "the lock of who found no user",
         "PAY-5",
         _SETTLEMENT,
-        "WHERE pg_try_advisory_xact_lock_shared(hashtextextended(name, 0))",
-        "WHERE hashtextextended(name, 0) IS NOT NULL",
+        "WHERE pg_try_advisory_xact_lock_shared(hashtextextended('paidonce.' || name, 0))",
+        "WHERE name IS NOT NULL",
         f"{_RACES}a_new_user_finds_a_payment_that_is_being_processed",
     ),
     Guard(
         "the lock of who creates a user",
         "PAY-5",
         _SETTLEMENT,
-        "SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))",
-        "SELECT hashtextextended(:name, 0)",
+        "SELECT pg_advisory_xact_lock(hashtextextended('paidonce.' || :name, 0))",
+        "SELECT :name::text",
         f"{_RACES}a_payment_finds_a_user_that_is_being_created",
         is_kin=True,
     ),
@@ -1064,7 +1065,8 @@ GUARDS: Final = (
         "the queue_name of what is woken",
         "REC-7",
         _SETTLEMENT,
-        "coalesce((SELECT max(d.queue_name) FROM paidonce.event_queue AS d WHERE d.event_id = e.id), 0)",
+        "coalesce((SELECT max(d.queue_name) FROM paidonce.event_queue AS d "
+        "WHERE d.event_id = e.id), 0)",
         "0",
         f"{_ASKED}a_redelivery_makes_a_lookup_due_at_once",
         is_kin=True,
@@ -1082,8 +1084,8 @@ GUARDS: Final = (
         "one who asks",
         "RET-4",
         _LEADER,
-        "pg_try_advisory_lock(716120345, hashtext(role))",
-        "pg_try_advisory_lock_shared(716120345, hashtext(role))",
+        "pg_try_advisory_lock(716120345, hashtext('paidonce.' || role))",
+        "pg_try_advisory_lock_shared(716120345, hashtext('paidonce.' || role))",
         f"{_ASKED}two_workers_look_up_once",
         is_kin=True,
     ),
@@ -1493,8 +1495,8 @@ GUARDS: Final = (
         "one process that reconciles a source",
         "PAY-9",
         _LEADER,
-        "pg_try_advisory_lock(716120345, hashtext(role))",
-        "pg_try_advisory_lock_shared(716120345, hashtext(role))",
+        "pg_try_advisory_lock(716120345, hashtext('paidonce.' || role))",
+        "pg_try_advisory_lock_shared(716120345, hashtext('paidonce.' || role))",
         f"{_RECONCILIATION}one_process_at_a_time_reconciles_a_source_and_replaces_a_dead_one",
         is_kin=True,
     ),
@@ -1956,8 +1958,8 @@ GUARDS: Final = (
         "the session that marks is the one that leads",
         "BUS-1",
         _LEADER,
-        "pg_try_advisory_lock(716120345, hashtext(role))",
-        "pg_try_advisory_lock_shared(716120345, hashtext(role))",
+        "pg_try_advisory_lock(716120345, hashtext('paidonce.' || role))",
+        "pg_try_advisory_lock_shared(716120345, hashtext('paidonce.' || role))",
         f"{_BUS_ORDER}one_of_two_relays_leads_and_the_other_takes_over",
         is_kin=True,
     ),
@@ -2213,5 +2215,39 @@ GUARDS: Final = (
         "        if False:\n",
         "tests/users/test_person.py::test_a_replay_counts_erased_events_and_changes_nothing",
         is_kin=True,
+    ),
+    # Beside the application, and beside another installation.
+    Guard(
+        "the schema in SQL",
+        "DAT-1",
+        "db/queries.py",
+        "return in_schema(self.sql, connection.schema)",
+        'return self.sql.replace("paidonce.", "")',
+        f"{_OWN_SCHEMA}an_application_has_tables_of_the_same_names",
+    ),
+    Guard(
+        "the refusal to begin with empty tables beside full ones",
+        "DAT-1",
+        "db/schema.py",
+        "if not beside_others and (others := await other_schemas(connection)):",
+        "if not beside_others and (others := []):",
+        f"{_OWN_SCHEMA}two_installations_share_a_database",
+    ),
+    Guard(
+        "leaders of one installation",
+        "DAT-1",
+        "runtime/leader.py",
+        "pg_try_advisory_lock(716120345, hashtext('paidonce.' || role))",
+        "pg_try_advisory_lock(716120345, hashtext(role))",
+        f"{_OWN_SCHEMA}two_installations_share_a_database",
+        is_kin=True,
+    ),
+    Guard(
+        "the bodies of functions that are moved",
+        "DAT-1",
+        "db/schema.py",
+        'row["definition"].replace(old, new)',
+        'row["definition"]',
+        f"{_OWN_SCHEMA}functions_know_where_their_tables_have_been_moved",
     ),
 )

@@ -140,7 +140,7 @@ def everything(shared: Shared) -> dict[str, list[str]]:
     """
     tables = shared.rows(
         "SELECT table_name AS name FROM information_schema.tables"
-        " WHERE table_schema = 'public' AND table_type = 'BASE TABLE'"
+        " WHERE table_schema = current_schema() AND table_type = 'BASE TABLE'"
         " AND table_name NOT IN ('event_counts', 'event_count_deltas')"
     )
     return {

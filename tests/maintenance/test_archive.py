@@ -239,10 +239,11 @@ from paidonce.maintenance.janitor import Janitor, usual_tasks
 from paidonce.runtime.crashpoints import arm
 from paidonce.runtime.leader import Leader
 from paidonce.settings import RetentionSettings
+from tests.support.postgres import SCHEMA
 
 async def main(url, folder, now):
     arm("development")
-    database = await open_database(url)
+    database = await open_database(url, SCHEMA)
     retention = RetentionSettings(partition_action="archive", archive_dir=Path(folder))
     await Janitor(usual_tasks(retention), Leader(database)).run_once(datetime.fromisoformat(now))
 

@@ -231,7 +231,7 @@ async def test_only_so_many_months_are_taken_out_at_a_time(
 @pytest_asyncio.fixture(loop_scope="session")
 async def holder(house: House) -> AsyncIterator[Connection]:
     """A session of somebody else's, in a transaction that holds an event of another month."""
-    connection: Connection = await asyncpg.connect(house.database.url)
+    connection = await asyncpg.connect(house.database.url, connection_class=Connection)
     transaction = connection.transaction()
     await transaction.start()
     await insert_event(connection, first_id_at(NOW), "PROCESSED")
@@ -298,7 +298,7 @@ async def test_a_detach_whose_session_was_ended_is_finished_by_the_next_run(
 
 async def test_a_month_that_could_not_be_detached_may_be_kept_by_an_operator(house: House) -> None:
     """INB-4: whoever detaches it by hand to keep it does not lose it."""
-    in_use: Connection = await asyncpg.connect(house.database.url)
+    in_use = await asyncpg.connect(house.database.url)
     async with in_use.transaction():
         await in_use.execute("LOCK TABLE ONLY webhook_events IN SHARE UPDATE EXCLUSIVE MODE")
         await house.once(drops())

@@ -14,6 +14,7 @@ from paidonce.bus.schemas import schemas
 from paidonce.db.pool import open_database
 from tests.payouts.payer import Payer, config_for, until
 from tests.support.payout_gateway import Manners, PayingGateway, running
+from tests.support.postgres import SCHEMA
 from tests.support.service import started_service
 
 MANNERS = {
@@ -293,7 +294,7 @@ async def test_published_messages_match_their_schemas(payer: Payer) -> None:
         payer.ended(name, status)
     payer.call_back(payer.payment("fails-told")["transaction_id"], "succeeded")
     payer.ended("fails-told")
-    database = await open_database(payer.database_url)
+    database = await open_database(payer.database_url, SCHEMA)
     try:
         async with database.connection() as connection:
             positions = {"wallet-payment": 0, "gateway-callback": 0}

@@ -13,7 +13,7 @@ import pytest
 from paidonce.core.events import EventType
 from paidonce.core.problems import blocked_on_order
 from paidonce.db.pool import Trouble, trouble
-from paidonce.db.queries import Connection
+from paidonce.db.queries import Connection, in_schema
 from paidonce.errors import NotFoundError
 from paidonce.linking import store as linking_store
 from paidonce.linking.linker import Linker
@@ -24,6 +24,7 @@ from paidonce.processing.store import Changes, LoadKeys
 from paidonce.processing.transactions import Processor
 from paidonce.queue.worker import Worker
 from tests.support.batches import Stage, somebody_waits
+from tests.support.postgres import SCHEMA
 from tests.support.till import PRICE, Till
 
 INTERLEAVINGS: Final = 30
@@ -167,9 +168,9 @@ class HeldUp:
         if self._is_first:
             self._is_first = False
             lock = "pg_advisory_xact_lock_shared(4711)::text IS NOT NULL"
-            begin = "    SELECT o.* FROM orders AS o WHERE o.id IN"
-            assert sql.count(begin) == 1
-            sql = sql.replace(begin, f"    SELECT o.* FROM orders AS o WHERE {lock} AND o.id IN")
+            begin = in_schema("    SELECT o.* FROM paidonce.orders AS o WHERE ", SCHEMA)
+            assert sql.count(f"{begin}o.id IN") == 1
+            sql = sql.replace(f"{begin}o.id IN", f"{begin}{lock} AND o.id IN")
         return await self._connection.fetchrow(sql, *arguments)
 
     def __getattr__(self, name: str) -> Any:

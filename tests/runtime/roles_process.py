@@ -36,6 +36,7 @@ from tests.providers.cases.standard import whsec
 from tests.support.batches import stage
 from tests.support.lookup_gateway import Looking
 from tests.support.portone_server import V2_SECRET
+from tests.support.postgres import SCHEMA
 
 CHANNEL: Final = "people"
 HANGS_S: Final = 600.0
@@ -134,7 +135,7 @@ async def main(name: str, folder: str, url: str, looking: str, portone_url: str)
     recorder = Recorder(Path(folder) / name)
     recorder.watch(looking)
     patch.object(janitor_module, "FIRST_PAUSE_S", 0.0).start()
-    database = await open_database(url)
+    database = await open_database(url, SCHEMA)
     rules = await rules_of(database, looking, portone_url)
     leader, wakeup = Leader(database), Wakeup()
     about = frozenset(NotificationKind)

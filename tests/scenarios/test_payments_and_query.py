@@ -17,6 +17,7 @@ from paidonce.runtime.leader import Leader
 from paidonce.settings import RetentionSettings
 from tests.payouts.payer import Payer, config_for, until
 from tests.support.payout_gateway import Manners, PayingGateway, running
+from tests.support.postgres import SCHEMA
 from tests.support.service import started_service
 
 QUIET: Final = Manners(calls_back=())
@@ -274,7 +275,7 @@ def test_processed_events_are_forgotten_in_time(payer: Payer) -> None:
         )
 
     async def clean() -> None:
-        database = await open_database(payer.database_url)
+        database = await open_database(payer.database_url, SCHEMA)
         await Janitor(usual_tasks(RetentionSettings()), Leader(database)).run_once(now)
         await database.close()
 

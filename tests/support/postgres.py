@@ -1,6 +1,7 @@
 """PostgreSQL for the tests: one server for each test process, databases copied from a template."""
 
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -12,11 +13,14 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from paidonce.db import queries
 from paidonce.db.embedded.server import EmbeddedPostgres
 from paidonce.db.pool import Database, open_database
 from paidonce.db.schema import migrate
 from tests.support.memory_folder import make_memory_folder
 
+SCHEMA: Final = os.environ.get("PAIDONCE_DATABASE__SCHEMA") or queries.SCHEMA
+"""The schema of our tables, in which the tests' own SQL finds them, too: `$user` is paidonce."""
 SERVER_VARIABLE: Final = "TEST_POSTGRES"
 TEMPLATE_VARIABLE: Final = "TEST_TEMPLATE"
 """The URL of a running server and its template database, for tests that are run by a test."""
@@ -51,7 +55,7 @@ async def postgres(server: str) -> AsyncIterator[str]:
     is_given = TEMPLATE_VARIABLE in os.environ
     if not is_given:
         await _create(server, TEMPLATE)
-        template = await open_database(_url_of(server, TEMPLATE))
+        template = await open_database(_url_of(server, TEMPLATE), SCHEMA)
         await migrate(template)
         await template.close()
     yield server
@@ -82,7 +86,7 @@ async def fresh_database(postgres: str) -> AsyncIterator[str]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def database(database_url: str) -> AsyncIterator[Database]:
     """A fresh, migrated database, opened."""
-    opened = await open_database(database_url)
+    opened = await open_database(database_url, SCHEMA)
     yield opened
     await opened.close()
 
@@ -97,7 +101,7 @@ async def shared_database(postgres: str) -> AsyncIterator[str]:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def module_database(shared_database: str) -> AsyncIterator[Database]:
     """A migrated database for all tests of a module, which leave it as they found it."""
-    opened = await open_database(shared_database)
+    opened = await open_database(shared_database, SCHEMA)
     yield opened
     await opened.close()
 
@@ -109,6 +113,8 @@ async def _forgo_the_disk(url: str) -> None:
     await connection.execute("ALTER SYSTEM SET full_page_writes = off")
     await connection.execute("ALTER SYSTEM SET max_wal_size = '256MB'")  # it may be in memory
     await connection.execute("SELECT pg_reload_conf()")
+    if SCHEMA != queries.SCHEMA:
+        await connection.execute(f'ALTER ROLE paidonce SET search_path = "{SCHEMA}", public')
     await connection.close()
 
 
@@ -134,3 +140,13 @@ async def _administer(url: str, statement: str) -> None:
 def _url_of(url: str, name: str) -> str:
     """The same server, another database."""
     return url.replace("/paidonce?", f"/{name}?")
+
+
+def as_role(url: str, name: str, password: str = "") -> str:
+    """The same database, for another role."""
+    return re.sub("://[^@]*@", f"://{name}:{password}@" if password else f"://{name}@", url)
+
+
+def in_database(url: str, name: str) -> str:
+    """The same server and role, another database."""
+    return re.sub(r"/\w+\?", f"/{name}?", url)

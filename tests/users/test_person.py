@@ -110,7 +110,7 @@ def places_of(shared: Shared, text: str) -> set[str]:
     """The tables that contain this text anywhere, also in bodies."""
     tables = shared.rows(
         "SELECT relname AS name FROM pg_class WHERE relkind IN ('r', 'p')"
-        " AND relnamespace = 'public'::regnamespace AND NOT relispartition"
+        " AND relnamespace = current_schema()::regnamespace AND NOT relispartition"
     )
     found = set()
     encoded = text.encode().hex()

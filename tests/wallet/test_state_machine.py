@@ -42,6 +42,7 @@ from paidonce.wallet.reservations import (
     Reserve,
 )
 from tests.support.batches import Stage, stage
+from tests.support.postgres import SCHEMA
 from tests.wallet.model import Model, Purse
 
 T = TypeVar("T")
@@ -272,7 +273,7 @@ def house(module_database: Database) -> Iterator[House]:
 
 
 async def _opened(url: str) -> tuple[tuple[Stage, Connection, Processor, Linker], Database]:
-    opened = await open_database(url)
+    opened = await open_database(url, SCHEMA)
     made = await stage(opened)
     processor, linker = Processor(opened, made.rules), Linker(opened, made.rules)
     return (made, await opened.dedicated(), processor, linker), opened

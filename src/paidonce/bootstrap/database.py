@@ -1,6 +1,6 @@
 """Opens the database: starts it if it is the embedded one, and migrates its schema."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from paidonce.db.embedded.server import SUPERVISE_INTERVAL_S, EmbeddedPostgres
@@ -14,34 +14,44 @@ from paidonce.telemetry import logger
 log = logger(__name__)
 
 
+Prepare = Callable[[Database], Awaitable[str | None]]
+"""What brings the schema up to date."""
+
+
 @asynccontextmanager
-async def open_migrated_database(settings: Settings) -> AsyncIterator[Database]:
+async def open_migrated_database(
+    settings: Settings, prepare: Prepare = migrate
+) -> AsyncIterator[Database]:
     """The database, started if it is the embedded one, with its schema up to date.
 
     Raises ConfigurationError when it cannot be reached.
     """
+    schema = settings.database.schema_name
     if not settings.database.is_embedded:
-        async with _migrated(settings.database.url) as database:
+        async with _migrated(settings.database.url, schema, prepare) as database:
             yield database
         return
     embedded = EmbeddedPostgres(settings.database.data_dir)
     url = await embedded.start()
     try:
-        async with Supervisor(EmbeddedSupervisor(embedded)).running(), _migrated(url) as database:
+        async with (
+            Supervisor(EmbeddedSupervisor(embedded)).running(),
+            _migrated(url, schema, prepare) as database,
+        ):
             yield database
     finally:
         await embedded.stop()
 
 
 @asynccontextmanager
-async def _migrated(url: str) -> AsyncIterator[Database]:
+async def _migrated(url: str, schema: str, prepare: Prepare) -> AsyncIterator[Database]:
     try:
-        database = await open_database(url)
+        database = await open_database(url, schema)
     except DatabaseUnavailableError as error:
         raise ConfigurationError(f"database.url = {redact_url(url)}: {error}") from None
     try:
-        async with explain_missing_privileges(url):
-            revision = await migrate(database)
+        async with explain_missing_privileges(url, schema):
+            revision = await prepare(database)
             if revision is not None:
                 log.info("migrated", revision=revision)
             async with database.connection() as connection:

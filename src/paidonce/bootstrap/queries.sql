@@ -8,7 +8,7 @@ SELECT id, provider FROM paidonce.sources WHERE name = :name;
 SELECT name, provider FROM paidonce.sources;
 
 -- name: lock_plans
-SELECT pg_advisory_xact_lock(7161203458913);
+SELECT pg_advisory_xact_lock(hashtextextended('paidonce.plans', 0));
 
 -- name: next_version
 -- When the next versions begin: now, read behind the lock, and after all earlier ones whatever the clock says.

@@ -54,7 +54,10 @@ async def load_rules(settings: Settings, database: Database) -> tuple[Rules, dic
     providers = load_providers(settings)
     handlers = load_handlers(settings)
     sources: dict[str, Source] = {}
-    async with explain_missing_privileges(database.url), database.transaction() as connection:
+    async with (
+        explain_missing_privileges(database.url, database.schema),
+        database.transaction() as connection,
+    ):
         plans = await sync_plans(connection, load_plans(settings.plans))
         for name, provider in providers.items():
             source_id = await register_source(connection, name, provider.name)

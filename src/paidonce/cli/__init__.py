@@ -15,7 +15,7 @@ import typer
 from paidonce import __version__
 from paidonce.audit import cli as audit_cli
 from paidonce.bus import cli as bus_cli
-from paidonce.cli import listen, send, serve
+from paidonce.cli import database, listen, send, serve
 from paidonce.events import cli as events_cli
 from paidonce.guard import cli as guard_cli
 from paidonce.keys import cli as keys_cli
@@ -73,6 +73,7 @@ for group in (
     guard_cli.commands,
     notifications_cli.commands,
     keys_cli.commands,
+    database.commands,
 ):
     app.add_typer(group)
 

@@ -91,16 +91,32 @@ def _work(config: Path | None, host: str | None, port: int | None, what: str, *r
     run(server.work(settings, frozenset(roles), lambda: stderr.print(message), origin))
 
 
-def migrate(config: Config = None) -> None:
+def migrate(
+    config: Config = None,
+    source: Annotated[
+        str | None, typer.Option("--from", help="First move our tables here from this schema.")
+    ] = None,
+    another: Annotated[
+        bool, typer.Option("--another", help="Create tables although another schema has ours.")
+    ] = False,
+) -> None:
     """Migrate the schema of the database to this version."""
     from paidonce.bootstrap.database import open_migrated_database
     from paidonce.bootstrap.rules import check_settings
+    from paidonce.db import schema
+    from paidonce.db.pool import Database
 
     settings, _ = load_command_settings(config)
     check_settings(settings)
 
+    async def prepare(database: Database) -> str | None:
+        if source is not None:
+            moved = await schema.move_tables(database, source)
+            stderr.print(f"{moved} objects are in schema {database.schema} now.")
+        return await schema.migrate(database, beside_others=another)
+
     async def bring_up() -> None:
-        async with open_migrated_database(settings):
+        async with open_migrated_database(settings, prepare):
             stderr.print("The schema is up to date.")
 
     run(bring_up())

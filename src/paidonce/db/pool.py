@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from paidonce.clock import MAX_SKEW_S
-from paidonce.db.queries import Connection
+from paidonce.db import pooler
+from paidonce.db.queries import Connection, connection_class
 from paidonce.errors import DatabaseUnavailableError, UnsupportedDatabaseError
 
 OLDEST_VERSION: Final = 15
@@ -109,9 +110,12 @@ def is_lock_timeout(error: BaseException) -> bool:
 
 @dataclass(slots=True)
 class Database:
-    """The URL of the database, and a small pool for everything but the hot path."""
+    """The database, and a small pool for everything but the hot path."""
 
     url: str
+    schema: str
+    is_direct: bool
+    """Whether there is no pooler before PostgreSQL."""
     pool: "asyncpg.Pool[asyncpg.Record]"
 
     async def ping(self) -> None:
@@ -172,9 +176,10 @@ class Database:
 
         The database closes it after `max_silence_s` without a statement, unless that is 0.
         """
-        settings = _DEDICATED | {"idle_session_timeout": f"{max_silence_s:.0f}s"}
+        silence = {"idle_session_timeout": f"{max_silence_s:.0f}s"}
+        settings = _SESSION | _DEDICATED | silence
         cached = {"max_cached_statement_lifetime": 0, "max_cacheable_statement_size": 0}
-        return await _connect(self.url, settings, **cached)
+        return await _connect(self.url, self.schema, settings, is_direct=self.is_direct, **cached)
 
     async def _give_back(self, connection: Any) -> None:
         """A connection that is lost at this moment has done its work: the pool forgets it."""
@@ -212,11 +217,12 @@ class OwnConnection:
             connection.terminate()
 
 
-async def open_database(url: str) -> Database:
-    """Connect and check version and clock.
+async def open_database(url: str, schema: str) -> Database:
+    """Connect and check version and clock, and the pooler if there is one.
 
     Raises DatabaseUnavailableError, or UnsupportedDatabaseError with the remedy.
     """
+    is_direct = await _is_direct(url, schema)
     try:
         pool = await asyncpg.create_pool(
             url,
@@ -224,11 +230,11 @@ async def open_database(url: str) -> Database:
             max_size=POOL_SIZE,
             timeout=CONNECT_TIMEOUT_S,
             command_timeout=COMMAND_TIMEOUT_S,
-            server_settings=_SESSION,
+            **_pooled_settings(schema, is_direct=is_direct),
         )
     except Exception as error:
         raise away(error) from error
-    database = Database(url, pool)
+    database = Database(url, schema, is_direct, pool)
     try:
         async with database.connection() as connection:
             await _check_fitness(connection)
@@ -238,27 +244,72 @@ async def open_database(url: str) -> Database:
     return database
 
 
+def _pooled_settings(schema: str, *, is_direct: bool) -> dict[str, Any]:
+    """Arguments for a pool. It resets a connection that is given back to what was sent with it."""
+    if is_direct:
+        return {"server_settings": _SESSION, "connection_class": connection_class(schema)}
+    by_hand = pooler.set_statements(_SESSION)
+
+    async def set_all(connection: Connection) -> None:
+        await connection.execute(by_hand)
+
+    return {"init": set_all, "connection_class": connection_class(schema, by_hand)}
+
+
+async def _is_direct(url: str, schema: str) -> bool:
+    """Whether PostgreSQL answers, and not a pooler.
+
+    Raises DatabaseUnavailableError, and UnsupportedDatabaseError if a pooler keeps no sessions.
+    """
+    try:
+        connection = await _connect(url, schema)
+        try:
+            if await pooler.is_direct(connection):
+                return True
+        finally:
+            connection.terminate()
+    except DatabaseUnavailableError as error:
+        if not pooler.refuses_settings(error.__cause__):
+            raise
+    # Nothing is set: where sessions are shared, it would be set for others.
+    await pooler.require_sessions(lambda: _connect(url, schema, {}, statement_cache_size=0))
+    return False
+
+
 @asynccontextmanager
-async def connect_read_only(url: str) -> AsyncIterator[Connection]:
+async def connect_read_only(url: str, schema: str) -> AsyncIterator[Connection]:
     """A read-only connection, without any check. Raises DatabaseUnavailableError."""
-    connection = await _connect(url, {"default_transaction_read_only": "on"})
+    settings = _SESSION | {"default_transaction_read_only": "on"}
+    is_direct = await _is_direct(url, schema)
+    connection = await _connect(url, schema, settings, is_direct=is_direct)
     try:
         yield connection
     finally:
         await connection.close(timeout=CONNECT_TIMEOUT_S)
 
 
-async def _connect(url: str, settings: dict[str, str], **options: Any) -> Connection:
+async def _connect(
+    url: str,
+    schema: str,
+    settings: Mapping[str, str] = _SESSION,
+    *,
+    is_direct: bool = True,
+    **options: Any,
+) -> Connection:
     try:
-        return await asyncpg.connect(
+        connection = await asyncpg.connect(
             url,
             timeout=CONNECT_TIMEOUT_S,
             command_timeout=COMMAND_TIMEOUT_S,
-            server_settings=_SESSION | settings,
+            server_settings=dict(settings) if is_direct else None,
+            connection_class=connection_class(schema),
             **options,
         )
+        if not is_direct:
+            await connection.execute(pooler.set_statements(settings))
     except Exception as error:
         raise away(error) from error
+    return connection
 
 
 def away(error: BaseException) -> DatabaseUnavailableError:
@@ -279,7 +330,7 @@ def redact_url(url: str) -> str:
 
 
 @asynccontextmanager
-async def explain_missing_privileges(url: str) -> AsyncIterator[None]:
+async def explain_missing_privileges(url: str, schema: str) -> AsyncIterator[None]:
     """Raise UnsupportedDatabaseError with the remedy when the body lacks a privilege."""
     try:
         yield
@@ -290,7 +341,8 @@ async def explain_missing_privileges(url: str) -> AsyncIterator[None]:
         role = urlsplit(url).username or "the role"
         raise UnsupportedDatabaseError(
             f"database.url = {redact_url(url)}: {role} lacks a privilege: {refusal}; connect "
-            f"as the owner of the tables, or GRANT CREATE, USAGE ON SCHEMA public TO {role}"
+            f"as the owner of the tables, or as a superuser CREATE SCHEMA IF NOT EXISTS {schema} "
+            f"and GRANT CREATE, USAGE ON SCHEMA {schema} TO {role}"
         ) from error
 
 

@@ -2,23 +2,27 @@
 
 A file consists of blocks that begin with `-- name: some_query`. Parameters are written `:like_this`
 and become $1, $2, … in the order of their first appearance.
+
+What is ours has the prefix `paidonce.`, in Python too. Where an installation has another schema,
+`in_schema` puts it in place of the prefix, also within literals: the key of an advisory lock is the
+hash of such a name, so that two installations in one database have locks of their own.
 """
 
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import asyncpg
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    Connection = asyncpg.Connection[asyncpg.Record]
+    _Connection = asyncpg.Connection[asyncpg.Record]
 else:
-    Connection = asyncpg.Connection  # generic in its stubs only
+    _Connection = asyncpg.Connection  # generic in its stubs only
 
 T = TypeVar("T", bound="DataclassInstance")
 
@@ -26,9 +30,37 @@ Row = Mapping[str, Any]
 WrittenRow = tuple[object, ...]
 """The values of a row to be written, in the order of its composite type or its columns."""
 
+SCHEMA: Final = "paidonce"
+"""The schema that SQL names."""
+MAX_STATEMENTS: Final = 4096  # whose text for another schema is remembered
+
+_PREFIX: Final = re.compile(rf"\b{SCHEMA}\.")
 _BLOCK: Final = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 _NUMBER: Final = re.compile(r"\$(\d+)")
+
+
+class Connection(_Connection):
+    """A connection that knows in which schema our tables are. Its search path is the role's own."""
+
+    schema: ClassVar[str] = SCHEMA
+    settings: ClassVar[str] = ""
+    """Statements that set what was not sent with the connection."""
+
+    def get_reset_query(self) -> str:
+        return f"{super().get_reset_query()}\n{self.settings}"
+
+
+@cache
+def connection_class(schema: str, settings: str = "") -> type[Connection]:
+    """The class of the connections to an installation in this schema."""
+    return type("Connection", (Connection,), {"schema": schema, "settings": settings})
+
+
+@lru_cache(MAX_STATEMENTS)
+def in_schema(sql: str, schema: str) -> str:
+    """The SQL for an installation in this schema."""
+    return sql if schema == SCHEMA else _PREFIX.sub(f'"{schema}".', sql)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +92,19 @@ class Query:
 
     async def rows(self, connection: Connection, **values: object) -> Sequence[asyncpg.Record]:
         """All rows. A missing or surplus parameter is a KeyError or TypeError."""
-        return await connection.fetch(self.sql, *self._arguments(values))
+        return await connection.fetch(self._text(connection), *self._arguments(values))
 
     async def row(self, connection: Connection, **values: object) -> asyncpg.Record | None:
         """The first row, or none."""
-        return await connection.fetchrow(self.sql, *self._arguments(values))
+        return await connection.fetchrow(self._text(connection), *self._arguments(values))
 
     async def value(self, connection: Connection, **values: object) -> Any:
         """The first column of the first row; None if there is no row."""
-        return await connection.fetchval(self.sql, *self._arguments(values))
+        return await connection.fetchval(self._text(connection), *self._arguments(values))
 
     async def run(self, connection: Connection, **values: object) -> str:
         """Run it for its effect; returns the command tag, such as `INSERT 0 1`."""
-        return await connection.execute(self.sql, *self._arguments(values))
+        return await connection.execute(self._text(connection), *self._arguments(values))
 
     async def run_with_rows(
         self, connection: Connection, rows: Sequence[WrittenRow], **others: object
@@ -81,6 +113,9 @@ class Query:
         names = [name for name in self.parameters if name not in others]
         arrays = dict(zip(names, zip(*rows, strict=True), strict=True))
         return await self.run(connection, **arrays, **others)
+
+    def _text(self, connection: Connection) -> str:
+        return in_schema(self.sql, connection.schema)
 
     def _arguments(self, values: dict[str, object]) -> list[object]:
         if len(values) != len(self.parameters):

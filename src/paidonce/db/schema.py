@@ -1,6 +1,7 @@
 """The schema of a database: its migrations and its monthly partitions."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -9,7 +10,7 @@ from uuid import UUID
 import asyncpg
 
 from paidonce.db.pool import Database, away
-from paidonce.db.queries import Connection, load_queries
+from paidonce.db.queries import SCHEMA, Connection, in_schema, load_queries
 from paidonce.db.search import first_id_at
 from paidonce.errors import DatabaseUnavailableError, UnsupportedDatabaseError
 
@@ -17,13 +18,16 @@ QUERIES: Final = load_queries(__file__)
 MONTHS_AHEAD: Final = 3
 YEARS: Final = range(2020, 2100)
 """Partitions are created for these years only, whatever the database's clock says."""
+VERSIONS: Final = Path(__file__).parent / "migrations" / "versions"
+_CREATED: Final = re.compile(rf"^CREATE (?:TABLE|TYPE|FUNCTION|SEQUENCE) {SCHEMA}\.(\w+)", re.M)
 
 
-async def migrate(database: Database) -> str | None:
+async def migrate(database: Database, *, beside_others: bool = False) -> str | None:
     """Bring the schema up to date. Several processes may call it at once.
 
     Returns the new revision, or None if there was nothing to do. Raises UnsupportedDatabaseError
-    if the schema is newer than this program.
+    if the schema is newer than this program, or our tables are in another one, unless this is
+    to be another installation `beside_others`.
     """
     known = known_revisions()
     newest = known[0]
@@ -36,17 +40,75 @@ async def migrate(database: Database) -> str | None:
             current = await current_revision(connection)
             if current == newest:
                 return None
-            if current not in (None, *known):
+            if current is None:
+                if not beside_others and (others := await other_schemas(connection)):
+                    raise UnsupportedDatabaseError(misplaced(database.schema, others))
+                await create_schema(connection)
+            elif current not in known:
                 raise UnsupportedDatabaseError(
                     f"the schema is at revision {current}, which this program does not know: "
                     f"it was migrated by a newer Paidonce; update this one"
                 )
             from paidonce.db.migrations import upgrade  # Alembic takes half a second to import
 
-            await upgrade(database.url)
+            await upgrade(database.url, database.schema)
             return newest
         finally:
             await QUERIES["unlock_migrations"].row(connection)
+
+
+async def other_schemas(connection: Connection) -> list[str]:
+    """The other schemas of the database that have our tables."""
+    rows = await QUERIES["other_schemas"].rows(connection, name=connection.schema)
+    return [row["name"] for row in rows]
+
+
+def misplaced(schema: str, others: Sequence[str]) -> str:
+    """What to do when our tables are in other schemas only."""
+    found = ", ".join(others)
+    return (
+        f"database.schema = {schema!r}: our tables are in schema {found}, and not in this one; "
+        f"set database.schema = {others[0]!r}, or stop every process of this installation and "
+        f"move them with `paidonce migrate --from {others[0]}`, or let this be another "
+        f"installation, with tables of its own, with `paidonce migrate --another`"
+    )
+
+
+async def create_schema(connection: Connection) -> None:
+    """Create the schema, unless there is one. Not IF NOT EXISTS: that needs the right, too."""
+    if not await QUERIES["has_schema"].value(connection, name=connection.schema):
+        await connection.execute(f'CREATE SCHEMA "{connection.schema}"')
+
+
+async def move_tables(database: Database, source: str) -> int:
+    """Move all that is ours from another schema, in one transaction; returns how many objects.
+
+    Raises UnsupportedDatabaseError if there is nothing, or the schema has tables of ours already.
+    """
+    old, new = (in_schema(f"{SCHEMA}.", one) for one in (source, database.schema))
+    async with database.transaction() as connection:
+        is_there = await current_revision(connection) is not None
+        if is_there or source not in await other_schemas(connection):
+            raise UnsupportedDatabaseError(
+                f"--from {source}: "
+                + (f"schema {database.schema} has tables of ours" if is_there else "it has none")
+            )
+        await create_schema(connection)
+        names = _names_of_ours()
+        moves = await QUERIES["moves"].rows(
+            connection, source=source, target=database.schema, names=names
+        )
+        for row in moves:
+            await connection.execute(row["statement"])
+        for row in await QUERIES["functions"].rows(connection, schema=database.schema, names=names):
+            await connection.execute(row["definition"].replace(old, new))  # their bodies
+    return len(moves)
+
+
+def _names_of_ours() -> list[str]:
+    """The names of our tables, types, functions and sequences, except partitions."""
+    scripts = (path.read_text(encoding="utf-8") for path in VERSIONS.glob("*.sql"))
+    return ["alembic_version", *(name for text in scripts for name in _CREATED.findall(text))]
 
 
 async def current_revision(connection: Connection) -> str | None:
@@ -59,8 +121,7 @@ async def current_revision(connection: Connection) -> str | None:
 
 def known_revisions() -> list[str]:
     """The revisions that this program knows, the newest first, from their file names."""
-    versions = Path(__file__).parent / "migrations" / "versions"
-    return sorted((path.stem[:4] for path in versions.glob("[0-9]*.py")), reverse=True)
+    return sorted((path.stem[:4] for path in VERSIONS.glob("[0-9]*.py")), reverse=True)
 
 
 async def add_missing_partitions(database: Database) -> list[str]:
@@ -96,10 +157,12 @@ async def ensure_partitions(connection: Connection, now: datetime) -> list[str]:
         existing = {row["relname"] for row in await QUERIES["partition_names"].rows(connection)}
         missing = [month for month in _months(now) if partition_name(month) not in existing]
         for month in missing:
-            await connection.execute(
-                f"CREATE TABLE IF NOT EXISTS {partition_name(month)} (LIKE webhook_events "
-                f"INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES)"
+            sql = (
+                f"CREATE TABLE IF NOT EXISTS paidonce.{partition_name(month)} "
+                "(LIKE paidonce.webhook_events "
+                "INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES)"
             )
+            await connection.execute(in_schema(sql, connection.schema))
             await attach_partition(connection, month)
     return [partition_name(month) for month in missing]
 
@@ -107,10 +170,12 @@ async def ensure_partitions(connection: Connection, now: datetime) -> list[str]:
 async def attach_partition(connection: Connection, month: datetime) -> None:
     """Make the table of a month a partition again, or for the first time."""
     first, end = id_range(month)
-    await connection.execute(
-        f"ALTER TABLE webhook_events ATTACH PARTITION {partition_name(month)} "
+    sql = (
+        "ALTER TABLE paidonce.webhook_events "
+        f"ATTACH PARTITION paidonce.{partition_name(month)} "
         f"FOR VALUES FROM ('{first}') TO ('{end}')"
     )
+    await connection.execute(in_schema(sql, connection.schema))
 
 
 def _months(now: datetime) -> Iterator[datetime]:

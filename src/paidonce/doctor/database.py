@@ -11,7 +11,14 @@ from paidonce.core.money import Money
 from paidonce.db import pool
 from paidonce.db.embedded import files
 from paidonce.db.queries import Connection, Row, load_queries
-from paidonce.db.schema import current_revision, known_revisions, next_month, partition_name
+from paidonce.db.schema import (
+    current_revision,
+    known_revisions,
+    misplaced,
+    next_month,
+    other_schemas,
+    partition_name,
+)
 from paidonce.doctor.checks import CheckResult, defect, ok, problem, refused, skipped, warning
 from paidonce.errors import PaidonceError
 from paidonce.events import store as events_store
@@ -24,6 +31,7 @@ QUERIES: Final = load_queries(__file__)
 SMALL_CLOCK_SKEW_S: Final = 1.0
 LONG_OVERDUE_S: Final = 600.0
 LONG_UNPUBLISHED_S: Final = 60.0
+USE: Final = "read anything of schema"
 NO_SCHEMA: Final = "there is no schema yet"
 
 
@@ -34,7 +42,8 @@ async def examine(settings: Settings) -> list[CheckResult]:
         if url is None:
             why = "the embedded database is not running; `paidonce serve` starts it"
             return skipped(CHECKS, why)
-        async with pool.connect_read_only(url) as connection:
+        schema = settings.database.schema_name
+        async with pool.connect_read_only(url, schema) as connection:
             return await _check_all(connection, settings)
     except (PaidonceError, OSError) as error:
         first, *others = CHECKS
@@ -60,7 +69,7 @@ async def _check_all(connection: Connection, settings: Settings) -> list[CheckRe
             result = defect(error)
         done.append(replace(result, name=name))
         is_unfit = result.state == "problem" or NO_SCHEMA in result.found
-        if check is _migrations and is_unfit:
+        if USE in result.found or (check is _migrations and is_unfit):
             return done + skipped(list(CHECKS)[len(done) :], result.found)
     return done
 
@@ -90,13 +99,15 @@ def clock_result(skew_s: float) -> CheckResult:
 
 
 async def _rights(connection: Connection, settings: Settings) -> CheckResult:
-    found = await QUERIES["rights"].row(connection)
+    found = await QUERIES["rights"].row(connection, schema=connection.schema)
     assert found is not None
-    role, schema = found["role"], found["schema"]
-    if schema is None or not found["may_create"]:
+    role, schema = found["role"], connection.schema
+    if not (found["may_create"] and found["may_use"]):
+        lacking = f"create tables in schema {schema}" if found["may_use"] else f"{USE} {schema}"
         return problem(
-            f"{role} may not create tables in schema {schema or '(none on the search_path)'}",
-            f"as a superuser: GRANT CREATE, USAGE ON SCHEMA {schema or 'public'} TO {role}",
+            f"{role} may not {lacking}" + ("" if found["has_schema"] else ", which does not exist"),
+            f"as a superuser: CREATE SCHEMA IF NOT EXISTS {schema}; "
+            f"GRANT CREATE, USAGE ON SCHEMA {schema} TO {role}",
         )
     if not (found["is_owner"] and found["may_insert"]):
         return problem(
@@ -110,6 +121,8 @@ async def _migrations(connection: Connection, settings: Settings) -> CheckResult
     current, known = await current_revision(connection), known_revisions()
     remedy = "run `paidonce migrate`, or `paidonce serve`, which migrates at its start"
     if current is None:
+        if others := await other_schemas(connection):
+            return problem(misplaced(connection.schema, others), "do one of these")
         return warning(NO_SCHEMA, remedy)
     if current not in known:
         found = f"the schema is at {current}, which is newer than this program"

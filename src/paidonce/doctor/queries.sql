@@ -1,12 +1,18 @@
 -- name: rights
 -- What the role may do. The owner's rights are needed to add partitions.
-SELECT current_user AS role, current_schema() AS schema,
-       has_schema_privilege(current_schema(), 'CREATE') AS may_create,
+-- A schema that is not there may be created with a right on the database.
+-- Tables are found by their names: to_regclass needs the right to use the schema.
+SELECT current_user AS role, n.oid IS NOT NULL AS has_schema,
+       coalesce(has_schema_privilege(n.oid, 'USAGE'), true) AS may_use,
+       CASE WHEN n.oid IS NULL THEN has_database_privilege(current_database(), 'CREATE')
+            ELSE has_schema_privilege(n.oid, 'CREATE') END AS may_create,
        coalesce((SELECT pg_has_role(relowner, 'USAGE') FROM pg_class
-                  WHERE oid = to_regclass('paidonce.webhook_events')), true) AS is_owner,
+                  WHERE relnamespace = n.oid AND relname = 'webhook_events'), true) AS is_owner,
        coalesce((SELECT bool_and(has_table_privilege(oid, 'SELECT, INSERT')) FROM pg_class
-                  WHERE oid IN (to_regclass('paidonce.webhook_events'), to_regclass('paidonce.event_keys'),
-                                to_regclass('paidonce.payments'))), true) AS may_insert;
+                  WHERE relnamespace = n.oid
+                    AND relname IN ('webhook_events', 'event_keys', 'payments')), true) AS may_insert
+  FROM (VALUES (:schema::text)) AS wanted (name)
+  LEFT JOIN pg_namespace AS n ON n.nspname = wanted.name;
 
 -- name: sources
 SELECT name, provider FROM paidonce.sources ORDER BY name;

@@ -14,7 +14,7 @@ from typing import Final
 
 from paidonce.db import schema
 from paidonce.db.pool import is_lock_timeout
-from paidonce.db.queries import Connection, load_queries
+from paidonce.db.queries import Connection, in_schema, load_queries
 from paidonce.errors import ArchiveError
 from paidonce.maintenance.archive import Archive
 from paidonce.telemetry import logger
@@ -113,7 +113,7 @@ async def _archive_next(connection: Connection, archive: Archive) -> bool:
         except (ArchiveError, OSError) as error:
             log.error("partition_not_archived", name=name, detail=str(error))
             continue
-        await connection.execute(f"DROP TABLE {name}")
+        await _run(connection, f"DROP TABLE paidonce.{name}")
         log.info("partition_archived", name=name, events=written.events, file=written.file)
         return number < len(found)
     return False
@@ -124,7 +124,7 @@ async def _drop_detached(connection: Connection) -> None:
     dropped: list[str] = []
     for name in await _detached(connection, DROP_MARK):
         if not await _reattach_if_pending(connection, name):
-            await connection.execute(f"DROP TABLE {name}")
+            await _run(connection, f"DROP TABLE paidonce.{name}")
             dropped.append(name)
     if dropped:
         log.info("partitions_dropped", names=dropped)
@@ -141,7 +141,7 @@ async def detach(connection: Connection, month: datetime, *, mark: str | None) -
         # Before the detach, so that an interrupted one is known to be removed.
         if mark is not None:
             await _comment(connection, name, f"'{mark}'")
-        await connection.execute(f"ALTER TABLE webhook_events DETACH PARTITION {name} CONCURRENTLY")
+        await _alter(connection, f"DETACH PARTITION paidonce.{name} CONCURRENTLY")
     except Exception:
         with suppress(Exception):  # if the session is lost, `finish_detaching` does it
             await _unmark_attached(connection)
@@ -157,7 +157,7 @@ async def finish_detaching(connection: Connection) -> list[str]:
     rows = await QUERIES["partitions"].rows(connection, marks=MARKS)
     names = [row["name"] for row in rows if row["is_detaching"]]
     for name in names:
-        await connection.execute(f"ALTER TABLE webhook_events DETACH PARTITION {name} FINALIZE")
+        await _alter(connection, f"DETACH PARTITION paidonce.{name} FINALIZE")
     return names
 
 
@@ -202,7 +202,15 @@ async def _unmark_attached(connection: Connection) -> None:
 
 
 async def _comment(connection: Connection, name: str, literal: str) -> None:
-    await connection.execute(f"COMMENT ON TABLE {name} IS {literal}")
+    await _run(connection, f"COMMENT ON TABLE paidonce.{name} IS {literal}")
+
+
+async def _alter(connection: Connection, action: str) -> None:
+    await _run(connection, f"ALTER TABLE paidonce.webhook_events {action}")
+
+
+async def _run(connection: Connection, sql: str) -> None:
+    await connection.execute(in_schema(sql, connection.schema))
 
 
 def _month_of(name: str) -> datetime | None:

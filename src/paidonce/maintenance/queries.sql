@@ -37,7 +37,7 @@ SELECT relname AS name
   FROM pg_class
  WHERE relkind = 'r' AND NOT relispartition
    AND relname LIKE 'webhook\_events\_%'
-   AND pg_table_is_visible(oid)
+   AND relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'paidonce.webhook_events'::regclass)
    AND obj_description(oid, 'pg_class') = ANY (:marks::text[])
  ORDER BY relname;
 

@@ -3,7 +3,7 @@
 -- name: record_failure
 -- No row: another transaction records a failure of the same handler right now.
 INSERT INTO paidonce.failing_handlers AS f (handler)
-SELECT :handler::text WHERE pg_try_advisory_xact_lock(hashtextextended('handler:' || :handler, 0))
+SELECT :handler::text WHERE pg_try_advisory_xact_lock(hashtextextended('paidonce.handler:' || :handler, 0))
 ON CONFLICT (handler) DO UPDATE
    SET failures = CASE WHEN f.failed_at > now() - interval '1 hour' THEN f.failures + 1 ELSE 1 END,
        failing_since = CASE WHEN f.failed_at > now() - interval '1 hour' THEN f.failing_since ELSE now() END,

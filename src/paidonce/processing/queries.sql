@@ -330,12 +330,12 @@ SELECT :now, e.id, coalesce(d.queue_name, 0), e.source_id, coalesce(d.lane, 0), 
 -- lock of its name exclusively; nobody is waited for.
 SELECT name
   FROM unnest(:name::text[]) AS wanted (name)
- WHERE pg_try_advisory_xact_lock_shared(hashtextextended(name, 0));
+ WHERE pg_try_advisory_xact_lock_shared(hashtextextended('paidonce.' || name, 0));
 
 -- name: lock_name
 -- Taken before a user or an order is created: waits for transactions that are about to queue an
 -- event blocked on it.
-SELECT pg_advisory_xact_lock(hashtextextended(:name, 0));
+SELECT pg_advisory_xact_lock(hashtextextended('paidonce.' || :name, 0));
 
 -- name: requeue_unblocked
 -- Events that were blocked on something that exists now are due now.

@@ -2,7 +2,7 @@
 
 -- name: join
 -- Held by the session of each process that takes part, under the number of its group.
-SELECT pg_advisory_lock_shared(:lock_class::integer, :group::integer);
+SELECT pg_advisory_lock_shared(hashtext('paidonce.reload'), :group::integer);
 
 -- name: close_forgotten
 -- Whoever asked has died before the decision.
@@ -39,7 +39,7 @@ SELECT count(*)
   FROM pg_locks AS l
  WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted
    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-   AND l.classid = :lock_class::bigint::oid
+   AND l.classid = (hashtext('paidonce.reload')::bigint & 4294967295)::oid
    AND (:group::bigint IS NULL OR l.objid = :group::bigint::oid)
    AND NOT EXISTS (SELECT 1 FROM paidonce.reload_answers AS a
                     WHERE a.reload_id = :id AND a.backend = l.pid);

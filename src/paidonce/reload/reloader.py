@@ -18,7 +18,6 @@ from paidonce.reload.model import Candidate, Origin, ReloadStatus
 from paidonce.reload.service import (
     CHANNEL,
     FORGOTTEN_S,
-    LOCK_CLASS,
     QUERIES,
     ReloadService,
 )
@@ -63,7 +62,7 @@ class Reloader(Service):
         try:
             connection.add_termination_listener(lambda _: self._on_lost())
             await connection.add_listener(CHANNEL, lambda *_: self._listener.wake())
-            await QUERIES["join"].run(connection, group=self._origin.group, lock_class=LOCK_CLASS)
+            await QUERIES["join"].run(connection, group=self._origin.group)
             await self._ask_if_missed(connection)
             while not (self.is_finishing or self._is_lost):
                 await self._settle(connection)

@@ -24,8 +24,6 @@ from paidonce.reload.model import ProcessReload, Reload, ReloadStatus
 
 QUERIES: Final = load_queries(__file__)
 CHANNEL: Final = "paidonce_reload"
-LOCK_CLASS: Final = 71_612
-"""The class of the advisory locks of processes that take part."""
 ANSWER_S: Final = 15.0
 """How long the processes have to read and check the settings."""
 FORGOTTEN_S: Final = 30.0
@@ -83,9 +81,7 @@ class ReloadService:
         deadline_s = time.monotonic() + ANSWER_S
         while True:
             async with self._database.connection() as connection:
-                missing = await QUERIES["missing"].value(
-                    connection, id=reload_id, group=group, lock_class=LOCK_CLASS
-                )
+                missing = await QUERIES["missing"].value(connection, id=reload_id, group=group)
             if missing == 0 or time.monotonic() > deadline_s:
                 return bool(missing == 0)
             await asyncio.sleep(POLL_S)

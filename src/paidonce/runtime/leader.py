@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from paidonce.db.pool import Database
-from paidonce.db.queries import Connection
+from paidonce.db.queries import Connection, in_schema
 from paidonce.errors import PaidonceError
 from paidonce.runtime.service import Service
 from paidonce.telemetry import logger
@@ -28,11 +28,14 @@ TAKEOVER_S: Final = 10.0
 TAKEOVER_PAUSE_S: Final = 0.02
 
 # Two numbers: another space than that of the locks with one. 716120345 leads, 716120346 works.
+# The prefix becomes that of the installation: another one in the database has other leaders.
 _ACQUIRE: Final = """
-SELECT role FROM unnest($1::text[]) AS role WHERE pg_try_advisory_lock(716120345, hashtext(role))
+SELECT role FROM unnest($1::text[]) AS role
+ WHERE pg_try_advisory_lock(716120345, hashtext('paidonce.' || role))
 """
 _RELEASE: Final = """
-SELECT pg_advisory_unlock(716120345, hashtext(role)) FROM unnest($1::text[]) AS role
+SELECT pg_advisory_unlock(716120345, hashtext('paidonce.' || role))
+  FROM unnest($1::text[]) AS role
 """
 _HELD: Final = """
 FROM pg_locks
@@ -41,13 +44,15 @@ WHERE locktype = 'advisory' AND granted AND objsubid = 2
 """
 _END_OLD_WORK: Final = f"""
 SELECT pg_terminate_backend(pid) {_HELD} AND classid = 716120346 AND objid = ANY (
-    SELECT (hashtext(role)::bigint & 4294967295)::oid FROM unnest($1::text[]) AS role)
+    SELECT (hashtext('paidonce.' || role)::bigint & 4294967295)::oid
+      FROM unnest($1::text[]) AS role)
 """  # noqa: S608 - every part is a constant
 # CASE, because the mark has to be there before it is looked whether the lock is held.
 _MARK: Final = f"""
-SELECT CASE WHEN pg_try_advisory_lock_shared(716120346, hashtext($1)) THEN EXISTS (
+SELECT CASE WHEN pg_try_advisory_lock_shared(716120346, hashtext('paidonce.' || $1::text))
+  THEN EXISTS (
     SELECT {_HELD} AND classid = 716120345 AND pid = $2
-       AND objid = (hashtext($1)::bigint & 4294967295)::oid) END
+       AND objid = (hashtext('paidonce.' || $1::text)::bigint & 4294967295)::oid) END
 """
 _MARK_TRANSACTION: Final = _MARK.replace("advisory_lock_shared", "advisory_xact_lock_shared")
 
@@ -63,6 +68,7 @@ class _Session:
         self.connection = connection
         self.silence_s = silence_s
         self.opened_s = self.beaten_s = time.monotonic()
+        self.pid = 0  # its process in PostgreSQL; a pooler would tell another number
         self._statements: dict[str, Any] = {}
 
     async def prepare(self) -> None:
@@ -71,8 +77,10 @@ class _Session:
         The server knows no idle time between the messages that prepare a statement: a process that
         freezes there would keep its locks.
         """
+        self.pid = await self.connection.fetchval("SELECT pg_backend_pid()")
         for sql in (_ACQUIRE, _RELEASE, _END_OLD_WORK):
-            self._statements[sql] = await self.connection.prepare(sql)
+            text = in_schema(sql, self.connection.schema)
+            self._statements[sql] = await self.connection.prepare(text)
 
     async def run(self, sql: str, roles: Collection[str]) -> list[Any]:
         """Run a prepared statement; it is a heartbeat, too."""
@@ -132,8 +140,8 @@ class Leadership:
 
     async def _mark(self, connection: Connection, sql: str) -> None:
         self.require()
-        pid = self._session.connection.get_server_pid()
-        if not await connection.fetchval(sql, self.role, pid):
+        text = in_schema(sql, connection.schema)
+        if not await connection.fetchval(text, self.role, self._session.pid):
             raise LeadershipLostError(f"another process is the leader: {self.role}")
 
     @asynccontextmanager

