@@ -17,6 +17,8 @@ import asyncpg
 import pytest
 
 from paidonce.bootstrap import registration
+from paidonce.db.queries import in_schema
+from tests.support.postgres import SCHEMA
 from tests.support.servers import Shared, StartService
 from tests.support.service import BASIC, Service, paid, signature
 from tests.support.tools import deliver_on, period_end, rows, until
@@ -214,7 +216,8 @@ async def test_a_start_that_is_under_way_ends_cleanly_at_sigterm(
     """§15 Commands: held up by a lock of the test's, before it listens for anybody."""
     (tmp_path / "paidonce.toml").write_text(f'{BASIC}\n[database]\nurl = "{database_url}"\n')
     blocker = await asyncpg.connect(database_url)
-    await blocker.execute(registration.QUERIES["lock_plans"].sql.replace("_xact_", "_"))
+    lock = registration.QUERIES["lock_plans"].sql.replace("_xact_", "_")
+    await blocker.execute(in_schema(lock, SCHEMA))
     process = subprocess.Popen(
         [sys.executable, "-m", "paidonce", "serve", "--port", "0"],
         cwd=tmp_path,

@@ -6,7 +6,7 @@ import pytest
 
 from paidonce.db import schema
 from paidonce.db.pool import Database
-from paidonce.db.queries import load_queries
+from paidonce.db.queries import in_schema, load_queries
 from paidonce.events import store as events_store
 from paidonce.keys import service as key_service
 from paidonce.processing import store as processing_store
@@ -102,5 +102,5 @@ async def test_every_query_of_ours_is_one_that_postgresql_understands(
     assert queries
     async with database.connection() as connection:
         for query in queries.values():
-            statement = await connection.prepare(query.sql)
+            statement = await connection.prepare(in_schema(query.sql, connection.schema))
             assert len(statement.get_parameters()) == len(query.parameters)

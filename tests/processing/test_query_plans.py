@@ -18,7 +18,7 @@ from paidonce.core.money import Money
 from paidonce.core.payments import Payment
 from paidonce.core.subscriptions import Subscription, SubscriptionStatus
 from paidonce.db.pool import Database
-from paidonce.db.queries import Connection, Query
+from paidonce.db.queries import Connection, Query, in_schema
 from paidonce.db.schema import ensure_partitions
 from paidonce.db.search import FIRST_ID, LAST_ID, first_id_at
 from paidonce.events.model import EventFilter
@@ -227,6 +227,7 @@ async def explained_sql(
     connection: Connection, sql: str, given: Sequence[object], *, warm: int = 0, run: bool = True
 ) -> list[Node]:
     """The plan of a prepared statement, as PostgreSQL keeps it for the session."""
+    sql = in_schema(sql, connection.schema)
     statement = await connection.prepare(sql)
     types = [_type(one.name) for one in statement.get_parameters()]
     literals = ", ".join(_literal(one, kind) for one, kind in zip(given, types, strict=True))
