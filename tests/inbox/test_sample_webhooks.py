@@ -139,11 +139,9 @@ def test_a_gateway_that_has_to_be_asked_is_asked(shared: Shared, source: str) ->
         return bool(found["error_code"] == "PROVIDER_UNREACHABLE")
 
     assert until(was_asked)
-    (line, *_) = [
-        one
-        for one in shared.service.log_lines(webhook_event_id=told["event_id"])
-        if one["error_code"] == "PROVIDER_UNREACHABLE"
-    ]
+    (line, *_) = shared.service.log_lines(
+        webhook_event_id=told["event_id"], error_code="PROVIDER_UNREACHABLE"
+    )
     assert line["test"] is True
     assert event(shared.service, told["event_id"])["test"] is True
 

@@ -49,7 +49,7 @@ def test_two_processes_serve_one_socket_and_count_together(two: Service) -> None
         replies = storm(two, said, 30)
         assert {(reply.http, reply.json["status"]) for reply in replies} == {(200, "success")}
         sent += len(said)
-        ids = {line["request_id"] for line in two.log_lines(result="processed")}
+        ids = {line["request_id"] for line in two.log_lines(sent, result="processed")}
         assert len(ids) == sent
         names = {one.split("-")[0] for one in ids}
     assert len(names) == 2, "one did all the work"

@@ -130,14 +130,18 @@ class Service:
         named = [(_labels(one[2] or ""), float(one[3])) for one in lines if one and one[1] == name]
         return [(has, value) for has, value in named if labels.items() <= has.items()]
 
-    def log_lines(self, **wanted: Any) -> list[dict[str, Any]]:
-        """The log's lines that have these fields. Waits a little for the first: see LogWriter."""
+    def log_lines(self, least: int = 1, /, **wanted: Any) -> list[dict[str, Any]]:
+        """The log's lines that have these fields. Waits a little for so many: see LogWriter."""
         deadline_s = time.monotonic() + LOG_TIMEOUT_S
         while True:
             text = (self.folder / "stdout").read_text(encoding="utf-8")
             lines = [json.loads(line) for line in text.splitlines(keepends=True) if "\n" in line]
             found = [line for line in lines if all(line.get(k) == v for k, v in wanted.items())]
-            if found or time.monotonic() > deadline_s or self.process.poll() is not None:
+            if (
+                len(found) >= least
+                or time.monotonic() > deadline_s
+                or self.process.poll() is not None
+            ):
                 return found
             time.sleep(0.02)
 
