@@ -41,6 +41,8 @@ _WORKER: Final = "tests/queue/test_worker.py::test_"
 _ANSWERS: Final = "tests/inbox/test_http_answers.py::test_"
 _ALIPAY: Final = "tests/providers/test_alipay.py::test_"
 _ASKED: Final = "tests/lookup/test_lookup.py::test_"
+_STRANGERS: Final = "tests/lookup/test_unsigned_senders.py::test_"
+_FAILING: Final = "tests/processing/test_failing_handlers.py::test_"
 _DOOR: Final = "tests/inbox/test_intake_with_lookup.py::test_"
 _BANS: Final = "tests/guard/test_senders.py::test_"
 _LATE: Final = "tests/core/test_expired_deliveries.py::test_"
@@ -981,7 +983,7 @@ GUARDS: Final = (
     Guard(
         "the count of faults",
         "RET-1",
-        "processing/items.py",
+        "processing/waiting.py",
         "min(self.faults + is_fault, MAX_ATTEMPTS)",
         "self.faults",
         f"{_WORKER}our_own_failures_are_retried_as_the_policy_says",
@@ -990,9 +992,9 @@ GUARDS: Final = (
     Guard(
         "waiting as no fault",
         "RET-1",
-        "processing/items.py",
-        "is_fault = is_retryable and outcome.code not in SLOW_RETRY_CODES",
-        "is_fault = is_retryable",
+        "processing/waiting.py",
+        "not is_of_handler and outcome.code not in SLOW_RETRY_CODES",
+        "not is_of_handler",
         f"{_WORKER}slow_retries_use_up_no_quick_attempts",
         is_kin=True,
     ),
@@ -1065,8 +1067,7 @@ GUARDS: Final = (
         "the queue_name of what is woken",
         "REC-7",
         _SETTLEMENT,
-        "coalesce((SELECT max(d.queue_name) FROM paidonce.event_queue AS d "
-        "WHERE d.event_id = e.id), 0)",
+        "coalesce(d.queue_name, 0)",
         "0",
         f"{_ASKED}a_redelivery_makes_a_lookup_due_at_once",
         is_kin=True,
@@ -1110,9 +1111,9 @@ GUARDS: Final = (
     Guard(
         "the number of questions at once",
         "RET-1",
-        _ASKING,
-        "            if source_id in self._leads and left[source_id] > 0:\n",
-        "            if source_id in self._leads:\n",
+        "lookup/places.py",
+        "left[one.source_id] <= 0 or is_over or one in chosen",
+        "is_over or one in chosen",
         f"{_ASKED}a_gateway_that_fails_gets_a_pause",
         is_kin=True,
     ),
@@ -2284,6 +2285,100 @@ GUARDS: Final = (
         "payment.review == before or {payment.review, before} <= WAITING",
         "payment.review == before",
         "tests/processing/test_notification_rules.py::test_money_that_waits_is_told_later_and_once",
+    ),
+    # What waits, and for how long.
+    Guard(
+        "the days of an event whose handler fails",
+        "RET-1",
+        "core/retry.py",
+        "if code is Code.HANDLER_FAILED:",
+        "if False:",
+        f"{_FAILING}a_handler_that_is_broken_for_days_buries_no_payment",
+    ),
+    Guard(
+        "an attempt that a redelivery caused does not count",
+        "RET-1",
+        "processing/waiting.py",
+        "is_early = self.scheduled_at is not None and self.scheduled_at > now",
+        "is_early = False",
+        f"{_FAILING}redeliveries_use_up_no_attempts",
+    ),
+    Guard(
+        "the pause between redeliveries of a waiting event",
+        "REC-7",
+        _WRITING,
+        "REDELIVERY_PAUSE_S: Final = 30.0",
+        "REDELIVERY_PAUSE_S: Final = 0.0",
+        f"{_FAILING}redeliveries_use_up_no_attempts",
+        is_kin=True,
+    ),
+    Guard(
+        "the release of what waits for a handler",
+        "RET-1",
+        _HANDLING,
+        "    if failing:\n",
+        "    if False:\n",
+        f"{_FAILING}what_waits_for_a_handler_is_retried_together_when_it_works",
+    ),
+    Guard(
+        "the pause between releases",
+        "RET-1",
+        "processing/handler_failures.py",
+        "RELEASE_EVERY_S: Final = 60.0",
+        "RELEASE_EVERY_S: Final = 0.0",
+        f"{_FAILING}a_handler_that_fails_for_some_payments_is_not_called_for_them_at_each_other",
+        is_kin=True,
+    ),
+    Guard(
+        "the mask of what a handler says",
+        "SEC-7",
+        "processing/handler_failures.py",
+        "rules.masker.line(storable(text[: 4 * MAX_MESSAGE]))",
+        "storable(text[: 4 * MAX_MESSAGE])",
+        f"{_FAILING}a_failure_is_told_with_its_line_and_without_secrets",
+        is_kin=True,
+    ),
+    Guard(
+        "the lanes of due lookups",
+        "SEC-12",
+        "lookup/queries.sql",
+        "        AND d.lane = l.lane\n        AND d.run_at <= now()\n",
+        "        AND d.run_at <= now()\n",
+        f"{_STRANGERS}an_honest_payment_waits_for_no_invented_one",
+    ),
+    Guard(
+        "the places that strangers do not take",
+        "SEC-12",
+        "lookup/places.py",
+        "unproven[one.source_id] >= self._max_unproven",
+        "False",
+        f"{_STRANGERS}neither_strangers_nor_others_take_all_places",
+        is_kin=True,
+    ),
+    Guard(
+        "the number of deliveries of one stranger",
+        "SEC-12",
+        _INTAKE,
+        "        if turn.is_full:\n",
+        "        if False:\n",
+        f"{_STRANGERS}of_one_stranger_only_so_much_waits",
+    ),
+    Guard(
+        "what counts against a sender",
+        "SEC-12",
+        _ASKING,
+        "                await record_answers(connection, processed.results)\n",
+        "",
+        f"{_STRANGERS}invented_ids_count_against_their_sender",
+        is_kin=True,
+    ),
+    Guard(
+        "a known payment proves nobody",
+        "SEC-12",
+        "queue/senders.py",
+        "payment != decision.payment_before",
+        "payment is not None",
+        f"{_STRANGERS}who_paid_once_cannot_invent_without_end",
         is_kin=True,
     ),
 )

@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from paidonce.providers.contract import Delivery
+from paidonce.queue.senders import MAX_OF_STRANGER
 from tests.providers.cases.standard import whsec
 from tests.providers.conformance import FORM, JSON, RECEIVED_AT
 from tests.support.gateways import forgeries, kept, post, standard_signed
@@ -51,6 +52,12 @@ api_url = "URL"
 api_secret = "{V2_SECRETS[2]}"
 confirm = "match-order"
 [sources.kr_old]
+provider = "portone"
+version = "v1"
+api_url = "URL"
+api_key = "{V1_KEY}"
+api_secret = "{V1_SECRET}"
+[sources.kr_flooded]
 provider = "portone"
 version = "v1"
 api_url = "URL"
@@ -322,6 +329,24 @@ def test_an_unconfirmed_v1_webhook_has_no_effect(korea: Korea) -> None:
     korea.knows(unpaid)
     assert post(korea.shop, "kr_old", VERSIONS["v1 form"].tell(unpaid)).http == 200
     assert until(lambda: korea.effect(unpaid) == ("PAID", "CONFIRMED"))
+
+
+def test_invented_v1_webhooks_are_answered_503_and_delay_no_order(korea: Korea) -> None:
+    """SEC-9 SEC-8: 503, because V1's gateway repeats no webhook that was answered 4xx."""
+    orders = [korea.order() for _ in range(2)]
+    replies: list[Reply] = []
+    while len(replies) < 3 * MAX_OF_STRANGER:
+        invented = OLD.tell(f"imp_{uuid4().hex[:16]}")
+        replies.append(post(korea.shop, "kr_flooded", invented))
+        if replies[-1].http != 200:
+            break
+    assert is_problem(replies[-1], 503)
+    assert replies[-1].json["code"] == "OVERLOADED"
+    assert int(replies[-1].headers["retry-after"]) > 0
+    for order in orders:
+        korea.knows(order)
+        assert post(korea.shop, "kr_flooded", OLD.tell(order)).http == 200
+    assert until(lambda: all(korea.effect(one) == ("PAID", "CONFIRMED") for one in orders))
 
 
 def test_an_expired_delivery_is_rejected_and_counts_once_confirmed(korea: Korea) -> None:

@@ -120,11 +120,11 @@ async def _call_handlers(
     maybe_crash(CrashPoint.HOOKS_CALLED)
     last_handler, _ = calls[-1]
     names = sorted({handler_name(handler) for handler, _ in calls})
-    ended = await _end_hooks(connection, guard_id, last_handler, names)
-    if ended is None:
+    is_same, failing = await _end_hooks(connection, guard_id, last_handler, names)
+    if not is_same:
         raise _HandlerFailedError(_transaction_ended(last_handler), is_broken=True)
-    if ended["failing"]:
-        await handler_failures.release(connection, ended["failing"])
+    if failing:
+        await handler_failures.release(connection, failing)
 
 
 def _build_calls(
@@ -203,11 +203,11 @@ async def _begin_hooks(connection: Connection, timeout_s: float) -> int:
 
 async def _end_hooks(
     connection: Connection, guard_id: int, handler: Handler, names: Sequence[str]
-) -> asyncpg.Record | None:
-    """Allow the commit again; returns which of the handlers have failed until now.
+) -> tuple[bool, Sequence[str]]:
+    """Allow the commit again.
 
-    None if the transaction is not the same one. Raises _HandlerFailedError when it could not be
-    committed.
+    Returns whether the transaction is still the same one, and which of the handlers were failing
+    until now. Raises _HandlerFailedError when it could not be committed.
     """
     try:
         ended = await QUERIES["end_hooks"].row(connection, id=guard_id, handlers=names)
@@ -221,7 +221,7 @@ async def _end_hooks(
             raise
         log.error("handler_failed", handler=handler_name(handler), exc_info=error)
         raise _HandlerFailedError(_retry_later(message, handler)) from error
-    return ended
+    return ended is not None, ended["failing"] if ended else ()
 
 
 def _is_in_transaction(connection: Connection) -> bool:

@@ -69,12 +69,14 @@ async def find_turn(
     wrong, subject = row["wrong"], row["subject"]
     is_proven = is_listed or (row["was_right"] and wrong < MAX_WRONG_PROVEN)
     is_suspect = not is_proven and wrong >= MAX_WRONG
-    is_known = subject is not None and not is_suspect
-    lane = _lane(is_known, is_proven) if row["of_subject"] < MAX_OF_SUBJECT else Lane.STRANGER
+    is_surplus = row["of_subject"] >= MAX_OF_SUBJECT
+    is_known = subject is not None and not is_surplus
+    lane = Lane.STRANGER if is_surplus else _lane(is_known and not is_suspect, is_proven)
     number = row["of_sender"] + arriving
-    is_stranger = lane is Lane.STRANGER
-    limit = MAX_OF_STRANGER if is_stranger and not is_proven else MAX_OF_SENDER
-    delay_s = number * SPACING_S if is_stranger and not is_proven else 0.0
+    # A suspect may be a proxy, with the gateway behind it: what exists is not cut off.
+    is_trusted = is_proven or is_known
+    limit = MAX_OF_SENDER if is_trusted else MAX_OF_STRANGER
+    delay_s = 0.0 if is_trusted else number * SPACING_S
     waiting = Waiting(lane=lane, sender=sender, subject=subject)
     return Turn(waiting, timedelta(seconds=delay_s), number >= limit)
 
