@@ -22,7 +22,7 @@ from tests.support.service import BASIC, Service
 ROOT: Final = Path(__file__).parents[2]
 ATTACK_S: Final = 300.0
 """It is ended earlier; this is for the case that nobody does."""
-HONEST: Final = 100
+HONEST: Final = 50
 HELD: Final = 100
 BODY_BYTES: Final = 50_000
 
