@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 from typing import Final
 
+PAUSE_S: Final = 1.0
 AT_ONCE: Final = 200
 """How many connections are being opened at a time."""
 PARTS: Final = (
@@ -42,7 +43,7 @@ async def main(port: int, what: str, number: int, seconds: float) -> None:
                     await (send_ahead(writer) if what == "ahead" else wait(reader, writer, place))
                 finally:
                     writer.transport.abort()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(PAUSE_S)
 
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):

@@ -15,14 +15,14 @@ import pytest
 from tests.faults.hostility import USERS, Besieged
 from tests.faults.report import Experiment, Findings
 from tests.faults.sizes import AHEAD_CONNECTIONS, CROWD
-from tests.faults.wire import converse, request
+from tests.faults.wire import converse, request, rest_of
 from tests.support.servers import StartService
 from tests.support.service import BASIC, Service
 
 ROOT: Final = Path(__file__).parents[2]
 ATTACK_S: Final = 300.0
 """It is ended earlier; this is for the case that nobody does."""
-HONEST: Final = 100
+HONEST: Final = 50
 HELD: Final = 100
 BODY_BYTES: Final = 50_000
 
@@ -89,16 +89,18 @@ def small(start_service: StartService) -> Service:
 
 async def test_connections_above_their_number_give_way(small: Service) -> None:
     """SEC-8: the oldest first; one that has begun a request is told."""
-    port = small.port
-    begun = [await asyncio.open_connection("127.0.0.1", port) for _ in range(HELD)]
-    for _, writer in begun:
-        writer.write(b"POST /webhooks/payments HTTP/1.1\r\nhost: x\r\n")
-    heard = await converse(port, request(b'{"external_payment_id": "p", "status": "paid"}'))
-    assert heard.statuses == [400]
-    received = await asyncio.gather(*(reader.read() for reader, _ in begun[: HELD - 20]))
-    assert {part[:12] for part in received} <= {b"", b"HTTP/1.1 503"}
-    assert any(b"OVERLOADED" in part and b"retry-after" in part for part in received)
-    for _, writer in begun:
+    port, early = small.port, []
+    honest_one = request(b'{"external_payment_id": "p", "status": "paid"}')
+    for _ in range(5):
+        early.append(await asyncio.open_connection("127.0.0.1", port))
+        early[-1][1].write(b"POST /webhooks/payments HTTP/1.1\r\nhost: x\r\n")
+    assert (await converse(port, honest_one)).statuses == [400]  # by now those have been read
+    late = [await asyncio.open_connection("127.0.0.1", port) for _ in range(HELD)]
+    assert (await converse(port, honest_one)).statuses == [400]
+    for reader, _ in early:
+        received = (await rest_of(reader)).received
+        assert received == b"" or (b"OVERLOADED" in received and b"retry-after" in received)
+    for _, writer in early + late:
         writer.close()
 
 

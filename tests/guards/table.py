@@ -25,6 +25,9 @@ _SETTLEMENT: Final = "processing/queries.sql"
 _WRITING: Final = "processing/store.py"
 _RESERVATIONS: Final = "wallet/queries.sql"
 
+_HOSTILE: Final = "tests/inbox/test_hostile_http.py::test_"
+_CROWDS: Final = "tests/faults/test_crowds.py::test_"
+_ORPHANS: Final = "tests/runtime/test_orphans.py::test_"
 _HANDLERS: Final = "tests/processing/test_hook_calls.py::test_"
 _RACES: Final = "tests/processing/test_races.py::test_"
 _ORDER_RACES: Final = "tests/processing/test_order_races.py::test_"
@@ -861,7 +864,7 @@ GUARDS: Final = (
         "the size of a body that is streamed",
         "SEC-8",
         "inbox/protocol.py",
-        "if len(self._body) > self.edge.max_body_bytes:",
+        "if len(self._body) > self.limits.body_bytes:",
         "if False:",
         f"{_ANSWERS}a_body_of_the_greatest_size_is_accepted_and_one_byte_more_is_not",
         is_kin=True,
@@ -869,10 +872,80 @@ GUARDS: Final = (
     Guard(
         "the deadline of a request",
         "SEC-8",
-        "inbox/protocol.py",
-        "if self._deadline_s is not None and now_s >= self._deadline_s:",
-        "if False:",
+        "inbox/connection.py",
+        "elif self._deadline_s is not None and now_s >= self._deadline_s:",
+        "elif False:",
         f"{_ANSWERS}a_body_that_is_sent_too_slowly_is_given_up",
+        is_kin=True,
+    ),
+    Guard(
+        "the size of a URL that does not end",
+        "SEC-8",
+        "inbox/framing.py",
+        "if line > self._limits.url_bytes:",
+        "if False:",
+        f"{_HOSTILE}what_does_not_end_is_cut_off_at_its_limit[a URL]",
+    ),
+    Guard(
+        "the size of headers that do not end",
+        "SEC-8",
+        "inbox/framing.py",
+        "if len(head) - line > self._limits.header_bytes:",
+        "if False:",
+        f"{_HOSTILE}what_does_not_end_is_cut_off_at_its_limit[a value]",
+        is_kin=True,
+    ),
+    Guard(
+        "the size of chunk lines",
+        "SEC-8",
+        "inbox/framing.py",
+        "if self._chunk_line_bytes > self._limits.header_bytes + self._chunk_bytes // CHUNK_SHARE:",
+        "if False:",
+        f"{_HOSTILE}what_does_not_end_is_cut_off_at_its_limit[extensions]",
+        is_kin=True,
+    ),
+    Guard(
+        "trailers that are dropped",
+        "SEC-8",
+        "inbox/framing.py",
+        "return _HEAD_END, at\n",
+        "return trailers, at\n",
+        f"{_HOSTILE}a_trailer_never_names_an_address_or_a_key",
+    ),
+    Guard(
+        "headers that say the length twice",
+        "SEC-8",
+        "inbox/framing.py",
+        "if len(fields) < len(headers) and _is_ambiguous([name for name, _ in headers]):",
+        "if False:",
+        f"{_HOSTILE}what_two_readers_could_understand_differently_is_refused[two authorizations]",
+        is_kin=True,
+    ),
+    Guard(
+        "the room for connections",
+        "SEC-8",
+        "inbox/capacity.py",
+        "if len(self._tenants) >= self._max_connections:",
+        "if False:",
+        f"{_CROWDS}connections_above_their_number_give_way",
+        is_kin=True,
+    ),
+    Guard(
+        "the room for bodies",
+        "SEC-8",
+        "inbox/capacity.py",
+        "if self._body_bytes <= self._max_body_bytes:",
+        "if True:",
+        f"{_CROWDS}bodies_above_their_sum_give_way_to_smaller_ones",
+        is_kin=True,
+    ),
+    Guard(
+        "the port that is free when the parent dies",
+        "REL-1",
+        "runtime/processes.py",
+        "listener.shutdown(socket.SHUT_RDWR)",
+        "pass",
+        f"{_ORPHANS}what_was_accepted_is_answered_when_the_parent_is_killed",
         is_kin=True,
     ),
     # What waits.
