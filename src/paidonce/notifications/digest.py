@@ -40,6 +40,7 @@ _NAMES: Final[Mapping[str, tuple[str, str]]] = {
         "sources with wrong signatures",
     ),
     NotificationKind.BAN: ("banned address", "banned addresses"),
+    NotificationKind.EVIDENCE: ("full room for evidence", "full rooms for evidence"),
     NotificationKind.WALLET_PAYMENT: ("payout in review", "payouts in review"),
     NotificationKind.CALLBACK: ("callback without a payout", "callbacks without a payout"),
     NotificationKind.FINDING: ("reconciliation finding", "reconciliation findings"),
