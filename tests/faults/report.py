@@ -27,7 +27,7 @@ deliveries over real sockets. Every delivery and every answer is recorded
   the first.
 
 `make soak` writes this page, and only if every experiment has passed at full size
-(`tests/faults/sizes.py`). `make test` runs the same experiments at a small size.
+(`tests/faults/sizes.py`). `make test` runs most of them at a small size.
 """
 
 

@@ -63,6 +63,9 @@ _RECONCILIATION: Final = "tests/reconciliation/test_reconciliation.py::test_"
 _KAFKA: Final = "tests/bus/kafka/test_kafka.py::test_"
 _KAFKA_READER: Final = "bus/kafka/reader.py"
 _OWN_SCHEMA: Final = "tests/db/test_own_schema.py::test_"
+_CLOCK: Final = "tests/runtime/test_clock.py::test_"
+_READY: Final = "bootstrap/readiness.py"
+_READINESS: Final = "tests/bootstrap/test_readiness.py::test_"
 _WALLET: Final = "tests/wallet/test_locks.py::test_"
 _WALLET_QUEUE: Final = "tests/wallet/test_group_commit.py::test_"
 _PAYMENTS: Final = "tests/payouts/test_processor.py::test_"
@@ -2358,6 +2361,7 @@ GUARDS: Final = (
         "payment.review == before or {payment.review, before} <= WAITING",
         "payment.review == before",
         "tests/processing/test_notification_rules.py::test_money_that_waits_is_told_later_and_once",
+        is_kin=True,
     ),
     # What waits, and for how long.
     Guard(
@@ -2452,6 +2456,84 @@ GUARDS: Final = (
         "payment != decision.payment_before",
         "payment is not None",
         f"{_STRANGERS}who_paid_once_cannot_invent_without_end",
+    ),
+    Guard(
+        "ids go back with the clock",
+        "INB-4",
+        "ids.py",
+        "    ms, ns = divmod(CLOCK.now_ns(), _MS)\n",
+        "    global newest\n"
+        '    newest = max(CLOCK.now_ns(), globals().get("newest", 0))\n'
+        "    ms, ns = divmod(newest, _MS)\n",
+        f"{_CLOCK}ids_follow_the_clock_also_when_it_is_set_back",
+    ),
+    Guard(
+        "a clock that was set is compared before a delivery is judged",
+        "PRV-8",
+        _INTAKE,
+        "        if not CLOCK.is_certain:",
+        "        if False:",
+        "tests/faults/test_clock_jumps.py::test_a_clock_that_jumps_and_comes_back_stops_and_"
+        "misplaces_nothing[the service's]",
+    ),
+    Guard(
+        "nothing is deleted after the clock jumped forward",
+        "DAT-3",
+        "maintenance/janitor.py",
+        "        if CLOCK.is_settled:\n",
+        "        if True:\n",
+        f"{_CLOCK}nothing_is_deleted_for_its_age_after_the_clock_jumped_forward",
+    ),
+    Guard(
+        "schedules are corrected when the clock is set back",
+        "RET-1",
+        "maintenance/clock_jumps.py",
+        "        if back_s < SMALLEST_S:\n",
+        "        if True:\n",
+        f"{_CLOCK}what_was_scheduled_ahead_is_due_again_when_the_clock_is_set_back",
+        is_kin=True,
+    ),
+    Guard(
+        "a month without partition gets one",
+        "INB-4",
+        "processing/transactions.py",
+        "            if is_partition_missing(error):\n",
+        "            if False:\n",
+        f"{_READINESS}a_month_without_partition_gets_one_before_it_is_needed",
+    ),
+    Guard(
+        "a database that can only be read is not ready",
+        "OPS-3",
+        _READY,
+        '        if await QUERIES["is_read_only"].value(connection):\n',
+        "        if False:\n",
+        f"{_READINESS}a_database_that_can_only_be_read_makes_it_unready",
+    ),
+    Guard(
+        "a locked table is not ready",
+        "OPS-3",
+        _READY,
+        '            await QUERIES["lock_as_a_delivery"].run(connection)\n',
+        "",
+        f"{_READINESS}a_locked_table_makes_it_unready_until_it_is_free[event_keys-SHARE]",
+        is_kin=True,
+    ),
+    Guard(
+        "requests for readiness share one question",
+        "OPS-3",
+        _READY,
+        "            if self._asking is None or self._asking.done():\n",
+        "            if True:\n",
+        f"{_READINESS}however_many_ask_at_once_the_database_is_asked_once",
+        is_kin=True,
+    ),
+    Guard(
+        "a log that nobody reads affects nobody",
+        "OBS-1",
+        "telemetry/__init__.py",
+        "    def flush(self) -> None:\n        with contextlib.suppress(OSError, ValueError):\n",
+        "    def flush(self) -> None:\n        with contextlib.suppress(ValueError):\n",
+        "tests/telemetry/test_dead_output.py::test_a_line_that_cannot_be_written_is_dropped",
         is_kin=True,
     ),
 )

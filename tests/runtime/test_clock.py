@@ -1,5 +1,6 @@
 """The time of the service, its ids, and what becomes of schedules when the clock jumps."""
 
+import os
 import subprocess
 import sys
 import time
@@ -65,7 +66,9 @@ def test_ids_follow_the_clock_also_when_it_is_set_back(tmp_path: Path) -> None:
     offsets = (0, 400 * DAY_S, 0, -40 * DAY_S, 3 * YEAR_S, 0)
     words = [f"{one:+d}" for one in offsets]
     command = [sys.executable, "-c", MAKE_IDS, str(tmp_path / "clock"), *words]
-    done = subprocess.run(command, env=dict(clock.environment), capture_output=True, check=True)
+    done = subprocess.run(
+        command, env={**os.environ, **clock.environment}, capture_output=True, check=True
+    )
     now_s = time.time()
     for offset_s, text in zip(offsets, done.stdout.decode().split(), strict=True):
         assert abs(time_of(UUID(text)) - now_s - offset_s) < 60
