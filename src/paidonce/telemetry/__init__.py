@@ -5,13 +5,14 @@ other lines go through structlog. No line holds a secret, a card number or a who
 addresses are masked.
 """
 
+import contextlib
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Iterable, MutableMapping
 from datetime import UTC, datetime
-from typing import Any, Final, TypedDict, cast
+from typing import Any, Final, TextIO, TypedDict, cast
 from uuid import UUID
 
 import orjson
@@ -137,7 +138,7 @@ def keep_quiet() -> None:
     _configure_structlog()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=_printing_to("stderr"),
     )
 
 
@@ -145,6 +146,25 @@ def configure_logging_unless_configured() -> None:
     """Configure structlog, unless the host application has done so."""
     if not structlog.is_configured():
         _configure_structlog()
+
+
+class _Output:
+    """A stream whose failure affects nobody: the reader of the log may be gone."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            getattr(sys, self._name).write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            getattr(sys, self._name).flush()
+
+
+def _printing_to(name: str) -> structlog.PrintLoggerFactory:
+    return structlog.PrintLoggerFactory(cast("TextIO", _Output(name)))
 
 
 def _configure_structlog() -> None:
@@ -157,7 +177,7 @@ def _configure_structlog() -> None:
             structlog.processors.JSONRenderer(serializer=_dumps),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(),
+        logger_factory=_printing_to("stdout"),
         cache_logger_on_first_use=False,
     )
 
