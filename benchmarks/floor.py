@@ -23,7 +23,6 @@ from zlib import crc32
 import orjson
 import structlog
 import uvloop
-from uuid_utils.compat import uuid7
 
 from benchmarks.contender import ROOT, BenchmarkError, Load, Running, follow, stop
 from benchmarks.contenders import Paidonce
@@ -33,6 +32,7 @@ from benchmarks.workload import SignedEvent, random_events
 from paidonce.bootstrap.rules import load_rules
 from paidonce.core.events import EventId, Outcome, PaymentEvent
 from paidonce.db.pool import open_database
+from paidonce.ids import new_id
 from paidonce.processing.items import Incoming, Request, Result, ResultKind, Source
 from paidonce.processing.transactions import Processor
 from paidonce.providers.contract import Delivery, key_digest
@@ -187,7 +187,7 @@ def read_event(
     event = source.provider.translate(delivery)
     assert isinstance(event, PaymentEvent)
     return Incoming(
-        event_id=EventId(uuid7()),
+        event_id=EventId(new_id()),
         source=source,
         request=Request("floor", "127.0.0.1", monotonic()),
         delivery=delivery,

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from starlette.responses import Response
-from uuid_utils.compat import uuid7
 
 from paidonce.api.problems import Problem
 from paidonce.bootstrap.application import ALL_ROLES, App, accept_bootstrap_key, running
 from paidonce.bootstrap.services import Services
 from paidonce.db.queries import Connection
+from paidonce.ids import new_id
 from paidonce.inbox.edge import Receive, Scope, Send
 from paidonce.runtime.crashpoints import arm
 from paidonce.settings import Settings
@@ -89,7 +89,7 @@ class Mounted:
             await send({"type": "websocket.close", "code": 1000})
         elif self._app is None:
             log.error("not_started", remedy=_REMEDY)
-            body, headers = _NOT_STARTED.body(str(uuid7())), _NOT_STARTED.headers()
+            body, headers = _NOT_STARTED.body(str(new_id())), _NOT_STARTED.headers()
             await Response(body, _NOT_STARTED.status, headers)(scope, receive, send)
         else:
             await self._app.asgi(scope, receive, send)

@@ -13,6 +13,7 @@ from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.db.schema import ensure_partitions
 from paidonce.db.search import first_id_at
+from paidonce.errors import DatabaseUnavailableError
 from paidonce.maintenance.janitor import Janitor, usual_tasks
 from paidonce.runtime.leader import Leader
 from paidonce.settings import RetentionSettings
@@ -56,6 +57,16 @@ async def test_making_them_again_makes_nothing(connection: Connection) -> None:
     assert await ensure_partitions(connection, MAY) == []
     later = await ensure_partitions(connection, MAY + timedelta(days=31))
     assert later == months("2026_09")
+
+
+@pytest.mark.parametrize("year", [1970, 2019, 2100, 9999])
+async def test_a_clock_that_is_far_from_any_sense_makes_no_months(
+    connection: Connection, year: int
+) -> None:
+    """INB-4: there is an end to them, whatever the database's clock says."""
+    with pytest.raises(DatabaseUnavailableError, match="the database's clock"):
+        await ensure_partitions(connection, MAY.replace(year=year))
+    assert await names(connection) == []
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,8 @@ from typing import Any, Final
 MAX_REQUEST: Final = 1024 * 1024
 PR_SET_PDEATHSIG: Final = 1
 _EXIT_CODE: Final = struct.Struct("i")
-_INTERPRETER: Final = ("PYTHON", "PROMETHEUS_MULTIPROC_DIR")
-"""Variables that matter while modules are imported; PYTHONPATH only adds modules."""
+_INTERPRETER: Final = ("PYTHON", "PROMETHEUS_MULTIPROC_DIR", "LD_PRELOAD")
+"""Variables that matter when a program starts; PYTHONPATH only adds modules."""
 _MARK: Final = "TEST_PROCESS"
 """The variable by which processes that a test process started are found."""
 

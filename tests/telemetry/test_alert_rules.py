@@ -26,5 +26,6 @@ def test_every_alert_asks_for_gauges_that_are_measured() -> None:
         "PaidonceDeadMessages": {"bus_dead_letters"},
         "PaidonceWalletPaymentsInReview": {"wallet_payments_review"},
         "PaidonceCallbacksGivenUp": {"gateway_callbacks_dead"},
+        "PaidonceClockDiffers": {"clock_skew_seconds"},
     }
     assert set().union(*asked.values()) <= GAUGES

@@ -6,11 +6,11 @@ from typing import Final
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from uuid_utils.compat import uuid7
 
 from paidonce.api.problems import INTERNAL, Problem, ProblemError, problem_of
 from paidonce.core.masking import Masker
 from paidonce.errors import PaidonceError
+from paidonce.ids import new_id
 from paidonce.telemetry import logger
 
 log = logger(__name__)
@@ -28,7 +28,7 @@ def add_to(api: FastAPI) -> None:
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
-    request_id = str(uuid7())
+    request_id = str(new_id())
     problem = _problem(error)
     masker: Masker = request.app.state.masker
     problem = replace(problem, detail=masker.line(problem.detail)[:MAX_DETAIL])

@@ -23,7 +23,8 @@ class Problem:
     allow: str | None = None
     fields: tuple[tuple[str, str], ...] = ()
 
-    def body(self, request_id: str) -> bytes:
+    def body(self, request_id: str, **others: object) -> bytes:
+        """The problem as JSON, with these fields added."""
         return orjson.dumps(
             {
                 "type": f"urn:paidonce:problem:{self.code.lower().replace('_', '-')}",
@@ -32,6 +33,7 @@ class Problem:
                 "code": self.code,
                 "detail": self.detail,
                 "request_id": request_id,
+                **others,
             }
         )
 

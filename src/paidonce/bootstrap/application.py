@@ -13,6 +13,7 @@ from paidonce.bootstrap.api import operators_api
 from paidonce.bootstrap.database import open_migrated_database
 from paidonce.bootstrap.documentation import describe
 from paidonce.bootstrap.health import HealthSource, add_health
+from paidonce.bootstrap.readiness import Readiness
 from paidonce.bootstrap.rules import (
     check_settings,
     load_gateway,
@@ -46,6 +47,7 @@ from paidonce.processing.items import QueueName, Rules, Source
 from paidonce.queue.worker import MAX_BATCH, MAX_BYTES_IN_HAND, Worker
 from paidonce.reconciliation.worker import ReconciliationWorker
 from paidonce.replay.worker import ReplayWorker
+from paidonce.runtime.clock_watch import ClockWatch
 from paidonce.runtime.leader import Leader
 from paidonce.runtime.service import Service, Supervisor
 from paidonce.runtime.wakeup import Wakeup, WakeupReceiver, WakeupSender
@@ -105,12 +107,15 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
         stack.push_async_callback(services.wallet_commands.stop)
         stack.push_async_callback(bus.close)
         wakeup = Wakeup()
+        clock_watch = ClockWatch(database)
+        await clock_watch.compare()
         background = Supervisor(
-            *_background(settings, roles, database, rules, sources, bus, wakeup)
+            clock_watch, *_background(settings, roles, database, rules, sources, bus, wakeup)
         )
         await stack.enter_async_context(background.running())
         group = Group(database, rules, settings.server.max_waiting, wakeup)
-        intake = Intake(group, database, sources, settings.server.mode == "queued")
+        is_queued = settings.server.mode == "queued"
+        intake = Intake(group, database, sources, is_queued, clock_watch)
         receiving = Supervisor()
         guard = None
         if Role.WEB in roles:
@@ -120,13 +125,11 @@ async def running(settings: Settings, roles: Set[Role] = ALL_ROLES) -> AsyncIter
             receiving.add(WakeupSender(database, wakeup), *guard.services)
             receiving.add(DroppedCounter(database, intake.dropped))
         await stack.enter_async_context(receiving.running())
-        health = HealthSource(
-            database,
-            services,
-            group if guard else None,
-            intake.sources,
-            (background, receiving),
+        readiness = Readiness(
+            database, *((group, partial(accept_bootstrap_key, services)) if guard else ())
         )
+        stack.push_async_callback(readiness.close)
+        health = HealthSource(services, readiness, intake.sources, (background, receiving))
         edge, asgi = _build_api(settings, rules, health, intake, guard)
 
         def give_up() -> None:

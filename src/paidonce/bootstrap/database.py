@@ -2,11 +2,10 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 
 from paidonce.db.embedded.server import SUPERVISE_INTERVAL_S, EmbeddedPostgres
 from paidonce.db.pool import Database, explain_missing_privileges, open_database, redact_url
-from paidonce.db.schema import ensure_partitions, migrate
+from paidonce.db.schema import database_time, ensure_partitions, migrate
 from paidonce.errors import ConfigurationError, DatabaseUnavailableError
 from paidonce.runtime.service import Service, Supervisor
 from paidonce.settings import Settings
@@ -46,7 +45,7 @@ async def _migrated(url: str) -> AsyncIterator[Database]:
             if revision is not None:
                 log.info("migrated", revision=revision)
             async with database.connection() as connection:
-                await ensure_partitions(connection, datetime.now(UTC))
+                await ensure_partitions(connection, await database_time(connection))
         yield database
     finally:
         await database.close()

@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from fastapi import FastAPI, Response
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel
 
-from paidonce.api.problems import CONTENT_TYPE
+from paidonce.api.problems import CONTENT_TYPE, RETRY_AFTER_S, Problem
+from paidonce.bootstrap.readiness import DETAILS, Readiness
 from paidonce.bootstrap.services import Services
 from paidonce.bus.model import BusStatus
+from paidonce.clock import CLOCK
 from paidonce.core.events import Code
 from paidonce.core.money import EXPONENTS
-from paidonce.db.pool import Database
-from paidonce.errors import DatabaseUnavailableError, PaidonceError
-from paidonce.inbox.group import Group
+from paidonce.errors import PaidonceError
+from paidonce.ids import new_id
 from paidonce.processing.items import Source
 from paidonce.runtime.service import Supervisor
 from paidonce.telemetry import metrics
@@ -60,8 +61,10 @@ class Health(BaseModel):
     errors: dict[str, int]
 
 
-class Readiness(BaseModel):
-    """Whether deliveries are accepted, and which background services fail and are restarted."""
+class ReadinessView(BaseModel):
+    """Deliveries can be committed; `degraded` names what else is wrong: background services that
+    fail and are restarted, `clock`. It says nothing about a single delivery.
+    """
 
     status: Literal["ready"] = "ready"
     degraded: list[str]
@@ -71,17 +74,10 @@ class Readiness(BaseModel):
 class HealthSource:
     """What the endpoints report on."""
 
-    database: Database
     services: Services
-    group: Group | None
+    readiness: Readiness
     sources: Mapping[str, Source]
     supervisors: Sequence[Supervisor] = ()
-
-    async def check(self) -> None:
-        """Raise DatabaseUnavailableError if deliveries cannot be accepted."""
-        await self.database.ping()
-        if self.group is not None and not self.group.is_running:
-            raise DatabaseUnavailableError("no flusher runs")
 
     @property
     def degraded(self) -> list[str]:
@@ -99,21 +95,22 @@ def add_health(api: FastAPI, health: HealthSource) -> None:
         """Whether the process answers."""
         return {"status": "ok"}
 
-    @api.get("/readyz", tags=["health"], responses=_AWAY)
-    async def readyz() -> Readiness:
-        """Whether deliveries are accepted now."""
-        await health.check()
-        return Readiness(degraded=health.degraded)
+    @api.get("/readyz", tags=["health"], response_model=ReadinessView, responses=_AWAY)
+    async def readyz() -> Response:
+        """Whether deliveries can be committed now, and what else is wrong."""
+        reason = await health.readiness.reason()
+        degraded = health.degraded
+        if reason is None:
+            return JSONResponse(ReadinessView(degraded=degraded).model_dump())
+        problem = Problem(503, reason, DETAILS[reason], RETRY_AFTER_S)
+        body = problem.body(str(new_id()), degraded=degraded)
+        return Response(body, problem.status, problem.headers())
 
     @api.get("/webhooks/health", tags=["health"], responses={503: {"model": Health}})
     async def webhooks_health(answer: Response) -> Health:
         """Status, sources, response time and error counts."""
         started_s = time.monotonic()
-        try:
-            await health.check()
-            is_well = True
-        except PaidonceError:
-            is_well = False
+        is_well = await health.readiness.reason() is None
         answer.status_code = 200 if is_well else 503
         return Health(
             status="ok" if is_well else "unavailable",
@@ -197,6 +194,7 @@ async def _measured(services: Services) -> list[Metric]:
             {(reason,): number for reason, number in wallet_review.items()}
         ),
         metrics.DEAD_CALLBACKS.family({(): dead_callbacks}),
+        metrics.CLOCK_SKEW.family({(): CLOCK.offset_s}),
         *_measured_bus(bus),
     ]
 

@@ -24,3 +24,37 @@ UPDATE plan_versions SET valid_until = :now WHERE plan_id = :plan_id AND valid_u
 INSERT INTO plan_versions
        (plan_id, valid_from, price_minor, currency, product, days, months, is_default)
 VALUES (:plan_id, :now, :price_minor, :currency, :product, :days, :months, :is_default);
+
+-- Readiness ---------------------------------------------------------------------------------
+
+-- name: make_probe
+-- For this session. EXTERNAL: what is written is not compressed.
+CREATE TEMPORARY TABLE readiness_probe (filler bytea) ON COMMIT DELETE ROWS;
+
+-- name: make_probe_large
+ALTER TABLE readiness_probe ALTER filler SET STORAGE EXTERNAL;
+
+-- name: is_read_only
+-- A temporary table can be written all the same.
+SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean AS is_so;
+
+-- name: has_partition
+SELECT EXISTS (
+    SELECT 1 FROM pg_inherits
+      JOIN pg_class AS child ON child.oid = inhrelid
+     WHERE inhparent = 'webhook_events'::regclass AND child.relname = :name AND NOT inhdetachpending)
+       AS is_there;
+
+-- name: lock_as_a_delivery
+-- The tables that deliveries write, locked as they do it.
+LOCK TABLE ONLY webhook_events, event_keys, payments, payment_ids, refunds, subscriptions, orders,
+           wallets, users, user_emails, outbox, event_queue, event_count_deltas, audit_log
+  IN ROW EXCLUSIVE MODE;
+
+-- name: fill_probe
+-- Files grow, if the disk has space. The rows are removed at the commit.
+INSERT INTO readiness_probe (filler) VALUES (convert_to(repeat('x', 65536), 'UTF8'));
+
+-- name: log_probe
+-- Without this record the commit would not wait for the disk, or for a synchronous standby.
+SELECT pg_logical_emit_message(true, 'paidonce', 'ready');

@@ -1,9 +1,10 @@
 """Turns the settings into what processing and the capabilities need."""
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from paidonce.bootstrap.registration import register_source, sync_plans
+from paidonce.clock import CLOCK
 from paidonce.core.events import SourceId
 from paidonce.core.masking import Masker
 from paidonce.core.money import money
@@ -88,7 +89,7 @@ def _plan(plan_id: str, plan: PlanSettings) -> Plan:
         raise ConfigurationError(
             f"plans.{plan_id}.price = {plan.price!r}, currency = {plan.currency!r}: {error}"
         ) from None
-    now = datetime.now(UTC)
+    now = CLOCK.now()
     return Plan(plan_id, price, plan.product, plan.days, plan.months, plan.default, now)
 
 

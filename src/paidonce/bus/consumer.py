@@ -7,7 +7,6 @@ and an operator can retry it. The consumer waits for a database or a bus that is
 
 import time
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from paidonce.bus import groups
@@ -15,6 +14,7 @@ from paidonce.bus.bisect import PAUSE_AFTER_FAILURE_S, BatchBisection, Retries
 from paidonce.bus.contract import Bus, Consume
 from paidonce.bus.dead_letters import DeadLetterQueue, error_text
 from paidonce.bus.model import Message
+from paidonce.clock import CLOCK
 from paidonce.core.notifications import NotificationKind
 from paidonce.db.pool import Database, Trouble, is_away, trouble
 from paidonce.db.queries import Connection
@@ -158,7 +158,7 @@ class Consumer(Service):
         dead = [one for one in self._new if self._bisection.final_failure(one) is not None]
         for message in dead:
             log.error("message_dead_lettered", consumer=self._name, **_log_fields(message))
-        now = datetime.now(UTC)
+        now = CLOCK.now()
         latency = metrics.bound_histogram(metrics.BUS_LATENCY, self._name)
         for message in self._new:
             if message.published_at is not None and self._bisection.final_failure(message) is None:
@@ -222,7 +222,7 @@ class Consumer(Service):
     async def _report_losses(self, connection: Connection) -> None:
         number = self._unreported_losses
         details = clean({"consumer": self._name, "messages": number})
-        notification = Notification(NotificationKind.BUS_LOSS, datetime.now(UTC), details=details)
+        notification = Notification(NotificationKind.BUS_LOSS, CLOCK.now(), details=details)
         await notifications_store.add(connection, self._routes, notification)
         log.error("messages_lost", consumer=self._name, count=number)
         metrics.bound(metrics.BUS_LOST, self._name).inc(number)

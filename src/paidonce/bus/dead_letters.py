@@ -1,12 +1,12 @@
 """Dead letters: messages that a consumer group could not consume, and their retries (BUS-1)."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from paidonce.bus.bisect import MAX_RERUNS, MessageFailure
 from paidonce.bus.contract import Consume, Reader
 from paidonce.bus.model import BusDeadLetter, BusDeadLetterFilter, BusDeadLetterQuery, Message
+from paidonce.clock import CLOCK
 from paidonce.core.notifications import NotificationKind
 from paidonce.db.pool import Trouble, is_away, trouble
 from paidonce.db.queries import Connection, load_queries
@@ -131,7 +131,7 @@ class DeadLetterQueue:
         details = {"consumer": self._group, "type": message.type, "key": message.key}
         notification = Notification(
             NotificationKind.BUS_DEAD_LETTER,
-            datetime.now(UTC),
+            CLOCK.now(),
             details=clean(details | {"message": failure.error}),
         )
         await notifications_store.add(connection, self._routes, notification)

@@ -7,10 +7,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from pydantic import Field
-from uuid_utils.compat import uuid7
 
 from paidonce.core.input import Text, Time
 from paidonce.db.paging import Filter, ListQuery
+from paidonce.ids import new_id
 
 TOPIC_PREFIX: Final = "paidonce."
 SOURCE: Final = "/paidonce"
@@ -31,7 +31,7 @@ class NewMessage:
     """Of the aggregate. It grows with each message of a key."""
     payload: Mapping[str, Any]
     occurred_at: datetime
-    id: UUID = field(default_factory=uuid7)
+    id: UUID = field(default_factory=new_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
 """What operators can ask about the bus, and do with its dead letters."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from paidonce.audit.model import AuditEntry
 from paidonce.audit.store import record_action, record_entries
 from paidonce.bus import dead_letters, groups, model, outbox
+from paidonce.clock import CLOCK
 from paidonce.core.actors import Actor
 from paidonce.core.masking import Masker
 from paidonce.db.paging import Page, page_of
@@ -86,7 +86,7 @@ class BusService:
     async def _change_all(
         self, filter_: model.BusDeadLetterFilter, actor: Actor, reason: str | None, is_dry_run: bool
     ) -> model.BusDeadLetterCount:
-        now = datetime.now(UTC)
+        now = CLOCK.now()
         filter_ = filter_.model_copy(update={"until": min(filter_.until or now, now)})
         with_retried = reason is not None
         if is_dry_run:

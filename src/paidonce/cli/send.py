@@ -2,12 +2,12 @@
 
 from collections import Counter
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.table import Table
 
+from paidonce.clock import CLOCK
 from paidonce.errors import ConfigurationError, PaidonceError
 from paidonce.providers import load_providers
 from paidonce.providers.contract import TEST_HEADER, Delivery, Provider, SampleEvent
@@ -75,7 +75,7 @@ def send(
         plan_id=plan,
     )
     headers, body = provider.build_sample(sample)
-    _print_omitted_fields(provider, sample, Delivery(headers, body, datetime.now(UTC)))
+    _print_omitted_fields(provider, sample, Delivery(headers, body, CLOCK.now()))
     headers[TEST_HEADER] = "1"
     base = url or f"http://{settings.server.host}:{settings.server.port}"
     results = run(post_many(f"{base}/webhooks/{name}", headers, body, times, concurrency))

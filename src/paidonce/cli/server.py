@@ -64,8 +64,11 @@ async def serve(
             # Every process receives and processes; one runs the maintenance.
             own_roles = roles if place.leads else roles - {Role.JANITOR}
             async with running(settings, own_roles) as app:
+                has_bootstrap_key = await accept_bootstrap_key(app.services)
                 if place.leads:
-                    await _prepare(app, settings, is_demo, listener, roles, tell)
+                    has_key = has_bootstrap_key or Role.WEB not in roles
+                    key = None if has_key else await _first_key(app, settings)
+                    await _prepare(app, settings, is_demo, listener, roles, key, tell)
                 await _Server(_uvicorn(app, settings), app, place.parent).serve(sockets=[listener])
     finally:
         listener.close()
@@ -229,16 +232,15 @@ async def _prepare(
     is_demo: bool,
     listener: socket.socket,
     roles: Set[Role],
+    key: str | None,
     tell: Callable[[str], None],
 ) -> None:
-    """Create the first key and the demo user, and print how to use the service."""
-    has_bootstrap_key = await accept_bootstrap_key(app.services)
+    """Create the demo user, and print how to use the service. `key` is a new one."""
     host, port = listener.getsockname()[:2]
     at = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     if Role.WEB not in roles:
         _print_work(settings, at, roles, tell)
         return
-    key = None if has_bootstrap_key else await _first_key(app, settings)
     if is_demo:
         await app.services.users.create(demo.EMAIL)
     tell(f"Paidonce is running at {at}  (API at /docs, metrics at /metrics)")

@@ -12,11 +12,13 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
+from paidonce.clock import MAX_SKEW_S
 from paidonce.db.queries import Connection
 from paidonce.errors import DatabaseUnavailableError, UnsupportedDatabaseError
 
 OLDEST_VERSION: Final = 15
-MAX_CLOCK_SKEW_S: Final = 5.0
+MAX_ROUND_TRIP_S: Final = 2.0
+"""A clock that took longer to answer is not believed."""
 CONNECT_TIMEOUT_S: Final = 5.0
 CLOSE_TIMEOUT_S: Final = 1.0
 COMMAND_TIMEOUT_S: Final = 30.0
@@ -64,15 +66,18 @@ class Trouble(Enum):
 _RERUN_CODES: Final = ("40001", "40P01", "0A000", "55P03", "23503")
 """The last one: what a row names existed when it was read, as a user that was merged since."""
 _AWAY_CLASSES: Final = ("08", "53", "57")
+_READ_ONLY: Final = "25006"
+"""Also after a failover, until this server is promoted or the connection leads to another one."""
 
 
 def trouble(error: BaseException) -> Trouble | None:
     """Classify an error. Only this function separates transient from permanent errors."""
     if isinstance(error, asyncpg.PostgresError):
         code = error.sqlstate or ""
-        if code in _RERUN_CODES:
+        if code in _RERUN_CODES or is_partition_missing(error):
             return Trouble.RERUN
-        return Trouble.AWAY if code[:2] in _AWAY_CLASSES else Trouble.POISON
+        is_away = code[:2] in _AWAY_CLASSES or code == _READ_ONLY
+        return Trouble.AWAY if is_away else Trouble.POISON
     # asyncpg rejects an argument of the wrong type before the server sees it.
     if isinstance(error, ValueError | OverflowError):
         return Trouble.POISON
@@ -89,6 +94,12 @@ def is_away(error: BaseException, connection: Connection | None) -> bool:
         return False
     is_certain = isinstance(error, asyncpg.PostgresError | DatabaseUnavailableError)
     return is_certain or connection is None or connection.is_closed()
+
+
+def is_partition_missing(error: BaseException) -> bool:
+    """Whether the month of a new event has no partition. A check of a row names its constraint."""
+    is_check = isinstance(error, asyncpg.CheckViolationError) and error.constraint_name is None
+    return is_check and getattr(error, "table_name", None) == "webhook_events"
 
 
 def is_lock_timeout(error: BaseException) -> bool:
@@ -310,11 +321,30 @@ def _remedy(error: BaseException) -> str:
             return ""
 
 
-async def clock_skew_s(connection: Connection) -> float:
-    """By how much the database's clock is ahead of ours, without the round trip."""
-    before_s = time.time()
-    now_s: float = await connection.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8")
-    return now_s - (before_s + time.time()) / 2
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """Three clocks at one moment, in nanoseconds: the database's, ours, and the monotonic one."""
+
+    database_ns: int
+    wall_ns: int
+    monotonic_ns: int
+
+    @property
+    def skew_s(self) -> float:
+        """By how much the database's clock is ahead of ours."""
+        return (self.database_ns - self.wall_ns) / 1e9
+
+
+async def read_clock(connection: Connection) -> ClockReading | None:
+    """The database's clock beside ours; None if the answer took too long to be believed."""
+    wall_ns, began_ns = time.time_ns(), time.monotonic_ns()
+    now_us: int = await connection.fetchval(
+        "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+    )
+    half_ns = (time.monotonic_ns() - began_ns) // 2
+    if half_ns > MAX_ROUND_TRIP_S * 1e9 / 2:
+        return None
+    return ClockReading(now_us * 1_000, wall_ns + half_ns, began_ns + half_ns)
 
 
 async def _check_fitness(connection: Connection) -> None:
@@ -324,9 +354,9 @@ async def _check_fitness(connection: Connection) -> None:
             f"database.url leads to PostgreSQL {version.major}; "
             f"Paidonce needs {OLDEST_VERSION} or newer"
         )
-    skew_s = await clock_skew_s(connection)
-    if abs(skew_s) > MAX_CLOCK_SKEW_S:
+    reading = await read_clock(connection)
+    if reading is not None and abs(reading.skew_s) > MAX_SKEW_S:
         raise UnsupportedDatabaseError(
-            f"the database's clock is {skew_s:+.1f} s off this machine's; "
-            f"more than {MAX_CLOCK_SKEW_S:.0f} s would misplace events: set both by NTP"
+            f"the database's clock is {reading.skew_s:+.1f} s off this machine's; "
+            f"more than {MAX_SKEW_S:.0f} s would misplace events: set both by NTP"
         )

@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from paidonce.db.pool import Database
+import asyncpg
+
+from paidonce.db.pool import Database, away
 from paidonce.db.queries import Connection, load_queries
 from paidonce.db.search import first_id_at
-from paidonce.errors import UnsupportedDatabaseError
+from paidonce.errors import DatabaseUnavailableError, UnsupportedDatabaseError
 
 QUERIES: Final = load_queries(__file__)
 MONTHS_AHEAD: Final = 3
+YEARS: Final = range(2020, 2100)
+"""Partitions are created for these years only, whatever the database's clock says."""
 
 
 async def migrate(database: Database) -> str | None:
@@ -59,11 +63,34 @@ def known_revisions() -> list[str]:
     return sorted((path.stem[:4] for path in versions.glob("[0-9]*.py")), reverse=True)
 
 
+async def add_missing_partitions(database: Database) -> list[str]:
+    """Create the partitions around the present month; returns the names of new ones.
+
+    For an event whose month has none, because the clock was set. Raises DatabaseUnavailableError.
+    """
+    try:
+        async with database.transaction_apart() as connection:
+            return await ensure_partitions(connection, await database_time(connection))
+    except asyncpg.PostgresError as error:
+        raise away(error) from error
+
+
+async def database_time(connection: Connection) -> datetime:
+    """The time of the database, as far as Python knows years."""
+    now: datetime = await connection.fetchval(
+        "SELECT least(clock_timestamp(), timestamptz '9999-01-01 00:00:00Z')"
+    )
+    return now
+
+
 async def ensure_partitions(connection: Connection, now: datetime) -> list[str]:
     """Create the missing partitions of last month, this one and MONTHS_AHEAD; returns their names.
 
     Each is created as a table and then attached, which blocks writers of events only briefly.
+    Raises DatabaseUnavailableError if this is none of YEARS.
     """
+    if now.year not in YEARS:
+        raise DatabaseUnavailableError(f"the database's clock says that it is {now:%Y-%m-%d}")
     async with connection.transaction():
         await QUERIES["lock_partitions"].row(connection)
         existing = {row["relname"] for row in await QUERIES["partition_names"].rows(connection)}

@@ -3,11 +3,12 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
 from paidonce.audit import store as audit_store
+from paidonce.clock import CLOCK
 from paidonce.core.masking import MARGIN, MAX_SHOWN, Masker
 from paidonce.db.paging import Page
 from paidonce.db.pool import Database
@@ -72,12 +73,12 @@ class EventFollower:
     def __init__(self, events: EventService, query: model.EventQuery) -> None:
         self._events = events
         self._query = query
-        self._started_at = datetime.now(UTC)
+        self._started_at = CLOCK.now()
         self._seen: OrderedDict[UUID, None] = OrderedDict()
 
     async def poll(self) -> list[model.EventView]:
         """Events since the last call, oldest first; at most the newest PAGE * MAX_PAGES."""
-        since = max(self._started_at, datetime.now(UTC) - LOOK_BACK)
+        since = max(self._started_at, CLOCK.now() - LOOK_BACK)
         new: list[model.EventView] = []
         query = self._query.model_copy(update={"limit": PAGE, "since": since})
         for _ in range(MAX_PAGES):

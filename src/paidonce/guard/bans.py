@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from paidonce.audit.model import OURSELVES
 from paidonce.audit.store import record_action
+from paidonce.clock import CLOCK
 from paidonce.core.notifications import NotificationKind
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection, load_queries
@@ -75,7 +76,7 @@ class Bans:
         self.on_lifted: Callable[[str], None] = lambda address: None
         """Called when a ban is lifted, to reset the limits of the address."""
         self._scores: Bounded[str, tuple[float, float]] = Bounded()  # and when, in seconds
-        self._until_s: Bounded[str, float] = Bounded()
+        self._until_s: Bounded[str, float] = Bounded()  # by the monotonic clock
         self._unsaved: Bounded[str, tuple[Suspicion, float]] = Bounded()  # and the score
         self._lifted_at: Bounded[str, datetime] = Bounded()
         self._since = _LONG_AGO
@@ -85,7 +86,7 @@ class Bans:
 
     def left_s(self, address: str) -> float:
         """How long the address is still banned."""
-        return max(self._until_s.get(address, 0.0) - time.time(), 0.0)
+        return max(self._until_s.get(address, 0.0) - time.monotonic(), 0.0)
 
     def score(self, address: str) -> float:
         """The current risk score of the address."""
@@ -99,7 +100,7 @@ class Bans:
             self._scores.put(address, (score, now_s))
             return False
         self._scores.pop(address, None)
-        self._until_s.put(address, time.time() + self._policy.length_s(1))
+        self._until_s.put(address, now_s + self._policy.length_s(1))
         self._unsaved.put(address, (suspicion, score))
         return True
 
@@ -113,7 +114,7 @@ class Bans:
             if until is None:
                 self._until_s.pop(address, None)
             else:
-                self._until_s.put(address, until.timestamp())
+                self._until_s.put(address, self._ends_s(until))
         async with database.connection() as connection:
             await self._read(connection)
 
@@ -138,20 +139,27 @@ class Bans:
         until = row["until"]
         details: dict[str, Any] = banned | {"score": round(score, 1), "until": until.isoformat()}
         await record_action(connection, OURSELVES, "address_banned", **details)
-        notification = Notification(NotificationKind.BAN, datetime.now(UTC), details=details)
+        notification = Notification(NotificationKind.BAN, CLOCK.now(), details=details)
         await notifications_store.add(connection, self._routes, notification)
         log_security("address_banned", **details)
         return until
 
     async def _read(self, connection: Connection) -> None:
-        rows = await QUERIES["changes"].rows(connection, since=self._since, limit=MAX_ENTRIES)
+        since = min(self._since, CLOCK.now() - OVERLAP)  # the clock may have been set back
+        rows = await QUERIES["changes"].rows(connection, since=since, limit=MAX_ENTRIES)
         for row in reversed(rows):  # the oldest first
-            self._since = max(self._since, row["changed_at"] - OVERLAP)
+            since = max(since, row["changed_at"] - OVERLAP)
             if row["lifted_at"] is None:
-                self._until_s.put(row["address"], row["until"].timestamp())
+                self._until_s.put(row["address"], self._ends_s(row["until"]))
             elif self._lifted_at.get(row["address"]) != row["lifted_at"]:
                 self._lifted_at.put(row["address"], row["lifted_at"])
                 self._forget(row["address"])
+        self._since = since
+
+    def _ends_s(self, until: datetime) -> float:
+        """When a ban ends by the monotonic clock, however the clocks jumped since it began."""
+        left_s = (until - CLOCK.now()).total_seconds()
+        return time.monotonic() + min(left_s, self._policy.longest_s)
 
     def _forget(self, address: str) -> None:
         """Reset everything about an address whose ban was lifted."""

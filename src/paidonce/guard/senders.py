@@ -4,10 +4,10 @@ All questions are answered from memory. A background service exchanges it with t
 unavailable database delays no delivery.
 """
 
-import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
+from paidonce.clock import CLOCK
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.guard.bans import OVERLAP, QUERIES, VERIFIED_DAYS, BanPolicy, Bans, Suspicion
@@ -86,12 +86,12 @@ class VerifiedSenders:
     def __init__(self) -> None:
         self._verified_s: Bounded[str, float] = Bounded()
         self._unsaved: Bounded[str, None] = Bounded()
-        self._since = datetime.now(UTC) - timedelta(days=VERIFIED_DAYS)
+        self._since = CLOCK.now() - timedelta(days=VERIFIED_DAYS)
 
     def add(self, address: str) -> bool:
         """Record a verified delivery; returns whether the sender is new today."""
         seen_s = self._verified_s.get(address)
-        now_s = time.time()
+        now_s = CLOCK.now_s()
         if seen_s is not None and now_s - seen_s < _DAY_S:
             return False
         self._verified_s.put(address, now_s)
@@ -100,7 +100,7 @@ class VerifiedSenders:
 
     def __contains__(self, address: str) -> bool:
         seen_s = self._verified_s.get(address)
-        return seen_s is not None and time.time() - seen_s < VERIFIED_DAYS * _DAY_S
+        return seen_s is not None and CLOCK.now_s() - seen_s < VERIFIED_DAYS * _DAY_S
 
     async def sync(self, connection: Connection) -> None:
         """Write new senders of this process, and read those of others."""
@@ -110,11 +110,11 @@ class VerifiedSenders:
             await QUERIES["add_verified_senders"].run(connection, addresses=sorted(unsaved))
             for address in unsaved:
                 self._unsaved.pop(address, None)
-        rows = await QUERIES["verified_senders"].rows(
-            connection, since=self._since, limit=MAX_ENTRIES
-        )
+        since = min(self._since, CLOCK.now() - OVERLAP)  # the clock may have been set back
+        rows = await QUERIES["verified_senders"].rows(connection, since=since, limit=MAX_ENTRIES)
         for row in reversed(rows):  # the oldest first
             verified_s = row["verified_at"].timestamp()
             if verified_s > self._verified_s.get(row["address"], 0.0):
                 self._verified_s.put(row["address"], verified_s)
-            self._since = max(self._since, row["verified_at"] - OVERLAP)
+            since = max(since, row["verified_at"] - OVERLAP)
+        self._since = since

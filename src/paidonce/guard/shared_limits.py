@@ -96,7 +96,8 @@ class SharedCounts(Service):
     async def _exchange(self, limit: Limit, key: str, number: int) -> None:
         name = limit.item.key_for(limit.name, key)
         count = await self._storage.incr(name, limit.window_s, number)
-        left_s = await self._storage.get_expiry(name) - time.time()
+        # The clock that `get_expiry` adds to.
+        left_s = await self._storage.get_expiry(name) - time.time()  # noqa: TID251
         limit.learn(key, count + self._untold.get((limit, key), 0), left_s)
 
     def _note(self, *, is_well: bool, error: str = "") -> None:

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final
 
-from uuid_utils.compat import uuid7
-
 from paidonce.api.problems import INTERNAL, Problem, problem_of
 from paidonce.errors import PaidonceError
 from paidonce.guard.addresses import Addresses, named_headers
 from paidonce.guard.bans import Suspicion
 from paidonce.guard.request_guard import RequestGuard, suspicion_of
+from paidonce.ids import new_id
 from paidonce.inbox.intake import Intake
 from paidonce.processing.items import Incoming, Request, Result, ResultKind, Source
 from paidonce.providers.contract import TEST_HEADER
@@ -137,7 +136,7 @@ class Edge:
         self.max_body_bytes = max_body_bytes
         self._request_timeout_s = request_timeout_s
         self._takes_tests = takes_tests
-        self._name = uuid7().hex
+        self._name = new_id().hex
         self._numbers = count(1)
         self._too_large = Problem(
             413, "TOO_LARGE", f"A delivery may have {max_body_bytes} bytes at most."

@@ -63,6 +63,8 @@ class Group(GroupCommit[Arrival, Result, Processor]):
                 entry.fail(DatabaseUnavailableError("it could not be stored"))
             else:
                 entry.resolve(result)
+        if any(result.event_id is not None for result in processed.results):
+            self.note_stored()
         if processed.schedules:
             self._wakeup.wake()
         report(processed)

@@ -2,16 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Final
 
-from uuid_utils.compat import uuid7
-
 from paidonce import errors
+from paidonce.clock import CLOCK
 from paidonce.core.events import DEFERRED, EventId, EventType, PaymentEvent
 from paidonce.db.pool import Database
 from paidonce.guard.addresses import sender_unit
+from paidonce.ids import new_id
 from paidonce.inbox.confirmation import approve
 from paidonce.inbox.evidence import EvidenceLimit, ExpiredLimit
 from paidonce.inbox.group import Group
@@ -23,6 +22,7 @@ from paidonce.providers.contract import (
     LookupRequired,
     key_digest,
 )
+from paidonce.runtime.clock_watch import ClockWatch
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
 from paidonce.statistics.counting import DroppedDeliveries
 from paidonce.telemetry import logger, metrics
@@ -37,11 +37,17 @@ class Intake:
     """Receives deliveries. It does not depend on HTTP."""
 
     def __init__(
-        self, group: Group, database: Database, sources: Mapping[str, Source], is_queued: bool
+        self,
+        group: Group,
+        database: Database,
+        sources: Mapping[str, Source],
+        is_queued: bool,
+        clock_watch: ClockWatch | None = None,
     ) -> None:
         self._group = group
         self._database = database
         self._forced_outcome = DEFERRED if is_queued else None
+        self._clock_watch = clock_watch or ClockWatch(database)
         self._evidence = EvidenceLimit()
         self._expired = ExpiredLimit()
         self.dropped = DroppedDeliveries()
@@ -57,8 +63,10 @@ class Intake:
         rejected if it cannot be stored, so the gateway sends it again.
         """
         metrics.bound(metrics.RECEIVED, source.provider.name).inc()
-        delivery = Delivery(headers, body, datetime.now(UTC))
-        event_id = EventId(uuid7())
+        if not CLOCK.is_certain:  # no delivery is judged by a wrong time
+            await self._clock_watch.be_certain()
+        delivery = Delivery(headers, body, CLOCK.now())
+        event_id = EventId(new_id())
         is_authentic = False
         try:
             source.provider.verify(delivery)
@@ -206,7 +214,7 @@ def _renamed(item: Incoming, key: str) -> Incoming:
     """The same delivery as another event, without a nonce and not counted as a delivery."""
     return replace(
         item,
-        event_id=EventId(uuid7()),
+        event_id=EventId(new_id()),
         identity=replace(item.identity, key=key, nonce=None),
         key=(item.source.id, key_digest(key)),
         forced_outcome=DEFERRED,

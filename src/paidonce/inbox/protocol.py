@@ -12,11 +12,11 @@ from asyncio import Task, TimerHandle, current_task
 from http import HTTPStatus
 from typing import Any, Final, cast
 
-from uuid_utils.compat import uuid7
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from paidonce.api.problems import Problem
 from paidonce.guard.addresses import named_headers
+from paidonce.ids import new_id
 from paidonce.inbox.edge import (
     PREFIX,
     SAMPLES,
@@ -119,7 +119,7 @@ class GuardedConnection(HttpToolsProtocol):
             return
         if not self.is_answering():
             metrics.bound(metrics.REQUESTS, "unknown", problem.status).inc()
-            body = problem.body(str(uuid7()))
+            body = problem.body(str(new_id()))
             answer = WebhookResponse(problem.status, problem.headers(), body)
             self.transport.write(_raw(answer, keep_alive=False))
         self.transport.close()

@@ -6,12 +6,12 @@ from typing import Annotated, Final
 
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict, StringConstraints
-from uuid_utils.compat import uuid7
 
 from paidonce.api.problems import Problem, ProblemError
 from paidonce.core.input import Reference, Text
 from paidonce.errors import ConfigurationError, InvalidRequestError, NotFoundError
 from paidonce.guard.addresses import parse_address
+from paidonce.ids import new_id
 from paidonce.inbox.edge import NO_SOURCE, PREFIX, SAMPLES, TESTS_REJECTED, ack_word
 from paidonce.inbox.intake import Intake
 from paidonce.orders.service import OrderService
@@ -81,7 +81,7 @@ def add_sample_webhooks(
             raise ProblemError(NO_SOURCE)
         sample = await _sample(orders, wanted, body)
         address = request.client.host if request.client else None
-        arrived = items.Request(str(uuid7()), address, time.monotonic(), is_test=True)
+        arrived = items.Request(str(new_id()), address, time.monotonic(), is_test=True)
         headers, content = _composed(wanted, sample)
         result = await intake.receive(wanted, headers, content, arrived)
         return _answer(result, sample)

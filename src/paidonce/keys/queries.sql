@@ -1,7 +1,8 @@
 -- name: add_key
 INSERT INTO api_keys (id, name, hint, hash, hash_method, scope)
 VALUES (:id, :name, :hint, :hash, :hash_method, :scope)
-ON CONFLICT (hash) DO NOTHING;
+ON CONFLICT (hash) DO NOTHING
+RETURNING id;
 
 -- name: find_keys
 SELECT id, name, scope, hash, hash_method, last_used_at, revoked_at

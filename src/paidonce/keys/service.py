@@ -4,20 +4,21 @@ import hashlib
 import hmac
 import secrets
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
 import asyncpg
-from uuid_utils.compat import uuid7
 
 from paidonce.audit.store import record_action
+from paidonce.clock import CLOCK
 from paidonce.core.actors import HOST, Actor, Scope
 from paidonce.db.paging import ListQuery, Page, page_of
 from paidonce.db.pool import Database
 from paidonce.db.queries import from_row, load_queries
 from paidonce.errors import InvalidRequestError, NotFoundError
+from paidonce.ids import new_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class KeyService:
                 return None
             row = valid[0]
             used = row["last_used_at"]
-            if used is None or datetime.now(UTC) - used > timedelta(minutes=1):
+            if used is None or CLOCK.now() - used > timedelta(minutes=1):
                 await QUERIES["touch_key"].run(connection, id=row["id"])
         return Actor(row["name"], Scope(row["scope"]))
 
@@ -117,10 +118,11 @@ class KeyService:
         async with self._database.transaction() as connection:
             if await QUERIES["find_keys"].rows(connection, hashes=[*digests.values()]):
                 return None
-            key_id = uuid7()
+            key_id = new_id()
             row = {"name": name, "scope": scope, "hint": key[:7], "hash_method": hash_method}
             digest = digests[hash_method]
-            await QUERIES["add_key"].run(connection, id=key_id, hash=digest, **row)
+            if not await QUERIES["add_key"].rows(connection, id=key_id, hash=digest, **row):
+                return None  # another process was first
             await record_action(
                 connection, actor.name, "key_created", key_id=str(key_id), name=name, scope=scope
             )

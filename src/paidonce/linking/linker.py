@@ -15,7 +15,6 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 import asyncpg
-from uuid_utils.compat import uuid7
 
 from paidonce.audit.model import AuditEntry
 from paidonce.audit.store import record_action, record_entries
@@ -27,6 +26,7 @@ from paidonce.core.problems import blocked_on_email, blocked_on_order, blocked_o
 from paidonce.db.pool import Database, Trouble, trouble
 from paidonce.db.queries import Connection, from_row
 from paidonce.errors import DatabaseUnavailableError
+from paidonce.ids import new_id
 from paidonce.linking import store
 from paidonce.processing import hook_calls
 from paidonce.processing import store as processing_store
@@ -83,7 +83,7 @@ class Linker:
         """
 
         async def create(connection: Connection) -> tuple[User, bool]:
-            row, is_new = await store.create_user(connection, uuid7(), email)
+            row, is_new = await store.create_user(connection, new_id(), email)
             if is_new:
                 await record_action(connection, actor, "user_created", user_id=row["id"])
             return from_row(User, row), is_new

@@ -13,13 +13,13 @@ import os
 import zlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 from uuid import uuid4
 
 import orjson
 
+from paidonce.clock import CLOCK
 from paidonce.db.queries import Connection, load_queries
 from paidonce.db.search import FIRST_ID
 from paidonce.errors import ArchiveError
@@ -161,7 +161,7 @@ def _keep(part: Path, name: Path, manifest: Manifest) -> None:
     part.rename(name)
     _flush_folder(name.parent)
     maybe_crash(CrashPoint.ARCHIVE_NAMED)
-    content = asdict(manifest) | {"written_at": datetime.now(UTC)}
+    content = asdict(manifest) | {"written_at": CLOCK.now()}
     unnamed = part.with_name(f"{part.name}.manifest.part")
     with _create(unnamed) as file:
         file.write(orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

@@ -3,11 +3,13 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final, Protocol
 
+from paidonce.clock import CLOCK
 from paidonce.db.queries import Connection
 from paidonce.maintenance.archive import Archive
+from paidonce.maintenance.clock_jumps import ClockJumps
 from paidonce.maintenance.partitions import HOURLY_S, NewPartitions, OldPartitions
 from paidonce.maintenance.retention import sweeps
 from paidonce.runtime.leader import Leader, LeadershipLostError
@@ -55,7 +57,7 @@ class Janitor(Service):
             await self.pause(min(due_s.values()) - time.monotonic())
             for task in tasks:
                 if due_s[task.name] <= time.monotonic() and not self.is_finishing:
-                    has_more = await self._run_task(task, datetime.now(UTC))
+                    has_more = await self._run_task(task, CLOCK.now())
                     pause_s = PAUSE_WHILE_MORE_S if has_more else task.period_s
                     due_s[task.name] = time.monotonic() + pause_s
 
@@ -80,9 +82,25 @@ class Janitor(Service):
         return False
 
 
+class AfterClockJumps:
+    """A task that deletes what is old: not while the clock may be ahead by mistake."""
+
+    def __init__(self, task: Task) -> None:
+        self.name, self.period_s = task.name, task.period_s
+        self._task = task
+
+    async def run_once(self, connection: Connection, now: datetime) -> bool:
+        """Run it, unless the clock jumped forward within a day."""
+        if CLOCK.is_settled:
+            return await self._task.run_once(connection, now)
+        log.warning("retention_paused", task=self.name, detail="the clock jumped forward")
+        return False
+
+
 def usual_tasks(retention: RetentionSettings) -> list[Task]:
     """The tasks of a running system, the most important first."""
     action, folder = retention.partition_action, retention.archive_dir
     archive = Archive(folder) if action == "archive" and folder is not None else None
     old = OldPartitions(retention.payloads_days, action == "drop", archive)
-    return [NewPartitions(), Folding(), old, *sweeps(retention)]
+    deleting: list[Task] = [old, *sweeps(retention)]
+    return [NewPartitions(), Folding(), ClockJumps(), *map(AfterClockJumps, deleting)]

@@ -171,3 +171,24 @@ seen AS (
 SELECT (SELECT count(*) FROM gone) AS deleted,
        CASE WHEN more THEN last ELSE 0 END AS next, more
   FROM seen;
+
+-- Clock jumps -------------------------------------------------------------------------------
+
+-- name: ban_earlier
+UPDATE bans
+   SET banned_at = banned_at - :step::interval, until = until - :step::interval, changed_at = now()
+ WHERE ctid = ANY (ARRAY(
+     SELECT ctid FROM bans
+      WHERE banned_at > now() + :tolerance::interval
+      LIMIT :limit
+        FOR UPDATE SKIP LOCKED))
+RETURNING 1 AS changed;
+
+-- name: schedule_earlier
+UPDATE event_queue SET run_at = run_at - :step::interval
+ WHERE ctid = ANY (ARRAY(
+     SELECT ctid FROM event_queue
+      WHERE run_at > now() + :step::interval - :tolerance::interval
+      LIMIT :limit
+        FOR UPDATE SKIP LOCKED))
+RETURNING 1 AS changed;

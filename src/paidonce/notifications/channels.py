@@ -3,21 +3,20 @@
 Senders follow no redirects, have short timeouts, and read little of an answer.
 """
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from email.utils import parseaddr
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 import orjson
-from uuid_utils.compat import uuid7
 from yarl import URL
 
+from paidonce.clock import CLOCK
 from paidonce.core.email import is_email
 from paidonce.core.notifications import NotificationKind
 from paidonce.errors import ConfigurationError, NotificationSendError
+from paidonce.ids import new_id
 from paidonce.notifications.digest import compose_test, render_text
 from paidonce.notifications.mail import MailSender, parse_smtp_url
 from paidonce.notifications.model import NotificationMessage, Routes
@@ -78,7 +77,7 @@ class ChannelTest:
 async def send_test(channel: Channel) -> ChannelTest:
     """Send a test message, which is not stored."""
     content = compose_test(channel.name)
-    message = NotificationMessage(uuid7(), datetime.now(UTC), content, attempts=1, age_s=0.0)
+    message = NotificationMessage(new_id(), CLOCK.now(), content, attempts=1, age_s=0.0)
     try:
         answer = await channel.sender.send(message)
     except NotificationSendError as error:
@@ -98,7 +97,7 @@ class WebhookSender:
             {"type": TYPE, "timestamp": message.at, "data": message.content},
             option=orjson.OPT_UTC_Z,
         )
-        headers = signed_headers(str(message.id), time.time(), body, self.secret)
+        headers = signed_headers(str(message.id), CLOCK.now_s(), body, self.secret)
         return await _post(self.url, body, headers)
 
 

@@ -10,10 +10,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from uuid_utils.compat import uuid7
-
 from paidonce.db.queries import Connection
 from paidonce.errors import NotificationSendError
+from paidonce.ids import new_id
 from paidonce.notifications import store
 from paidonce.notifications.channels import Channel
 from paidonce.notifications.digest import compose
@@ -95,7 +94,7 @@ class Notifier(Service):
 async def _compose(connection: Connection, channel: Channel) -> None:
     """Combine all pending notifications into one message."""
     async with connection.transaction():
-        message_id = uuid7()
+        message_id = new_id()
         pending = await store.assign(connection, channel.name, message_id)
         if pending:
             content = compose(pending)

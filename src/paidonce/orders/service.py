@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from uuid_utils.compat import uuid7
-
 from paidonce.audit import store as audit_store
 from paidonce.core.actors import HOST, Actor
 from paidonce.core.email import is_email
@@ -13,6 +11,7 @@ from paidonce.core.orders import Kind, Order
 from paidonce.db.paging import MAX_PAGE, Page
 from paidonce.db.pool import Database
 from paidonce.errors import InvalidMoneyError, InvalidRequestError, NotFoundError
+from paidonce.ids import new_id
 from paidonce.linking import store as linking_store
 from paidonce.linking.linker import Linker
 from paidonce.orders import model, store
@@ -109,7 +108,7 @@ class OrderService:
                 user = await self._users.get_by_email(asked.email or "")
         wallet_id = await self._wallet_of(asked, actor) if asked.kind is Kind.WALLET else None
         return Order(
-            id=OrderId(uuid7()),
+            id=OrderId(new_id()),
             reference=asked.reference,
             kind=asked.kind,
             amount=amount,

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
 from paidonce.audit import store as audit_store
+from paidonce.clock import CLOCK
 from paidonce.core.accept import AcceptRequest
 from paidonce.core.actors import Actor
 from paidonce.core.events import PaymentId, UserId
@@ -115,7 +115,7 @@ class PaymentService:
         if payment.currency is None:
             raise nothing_captured(payment_id)
         amount = _refund_amount(refund.amount, payment.currency)
-        at = refund.occurred_at or datetime.now(UTC)
+        at = refund.occurred_at or CLOCK.now()
         recorded = OperatorRefund(refund.refund_id, amount, at, refund.outside_gateway)
         is_new = await self._linker.link(
             PaymentId(payment_id),

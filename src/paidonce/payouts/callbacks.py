@@ -6,10 +6,10 @@ person is notified: nothing that concerns money is dropped.
 """
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
+from paidonce.clock import CLOCK
 from paidonce.core.events import EventId
 from paidonce.core.notifications import NotificationKind
 from paidonce.db.pool import Database, Trouble, trouble
@@ -87,7 +87,7 @@ def _notification(callback: DeadCallback) -> Notification:
     details = {"transaction": callback.transaction_id, "gateway_status": callback.gateway_status}
     return Notification(
         NotificationKind.CALLBACK,
-        datetime.now(UTC),
+        CLOCK.now(),
         source=callback.source,
         event_id=EventId(callback.event_id),
         details=clean(details),

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Final, assert_never
 
 import orjson
-from uuid_utils.compat import uuid7
 
 from paidonce.core.apply import ApplyContext, apply, fulfill_free
 from paidonce.core.callbacks import NO_CALLBACK
@@ -31,6 +30,7 @@ from paidonce.core.purpose import is_same_purpose, purpose_digest
 from paidonce.core.state import Decision, GrantsLockedError, GrantsMissingError
 from paidonce.core.tally import Tally
 from paidonce.errors import NotFoundError
+from paidonce.ids import new_id
 from paidonce.processing import rows
 from paidonce.processing.items import (
     MAX_MESSAGE,
@@ -325,7 +325,7 @@ class Batch:
     def _save(self, decision: Decision) -> None:
         self._state.save(decision)
         for movement in decision.movements:
-            self._changes.entries += rows.entry_rows(uuid7(), movement, self._now)
+            self._changes.entries += rows.entry_rows(new_id(), movement, self._now)
         counts = self._changes.message_counts
         for effect in decision.effects:
             payment = effect.payment

@@ -13,7 +13,6 @@ from typing import Any, Final, assert_never
 from uuid import UUID
 
 import orjson
-from uuid_utils.compat import uuid7
 
 from paidonce.core import events
 from paidonce.core.callbacks import gateway_status_of
@@ -27,6 +26,7 @@ from paidonce.core.state import Applied, Effect, Movement, Reinstated, Reversed
 from paidonce.core.subscriptions import Subscription, SubscriptionStatus
 from paidonce.core.wallets import Wallet
 from paidonce.db.queries import WrittenRow
+from paidonce.ids import new_id
 from paidonce.processing.items import EventKey, Incoming, QueuedEvent, Rejected
 
 _PENDING = (events.EventStatus.VALIDATED, events.EventStatus.FAILED_RETRYABLE)
@@ -292,7 +292,7 @@ def callback_row(item: Incoming | QueuedEvent, event: events.PaymentEvent) -> Wr
         return None
     paid = event.amount
     return (
-        uuid7(),
+        new_id(),
         item.source.id,
         event.ids[0].value,
         status,

@@ -10,7 +10,6 @@ from typing import Final
 from uuid import UUID
 
 import asyncpg
-from uuid_utils.compat import uuid7
 
 from paidonce.audit.model import OURSELVES, AuditEntry
 from paidonce.audit.store import record_entries
@@ -29,6 +28,7 @@ from paidonce.core.state import Rows, State, StoredGrants
 from paidonce.core.subscriptions import Subscription
 from paidonce.core.wallets import Wallet
 from paidonce.db.queries import Connection, Query, WrittenRow, load_queries
+from paidonce.ids import new_id
 from paidonce.notifications import store as notifications_store
 from paidonce.processing import rows
 from paidonce.processing.items import EventKey, Rules
@@ -340,7 +340,7 @@ def _read_loaded(row: asyncpg.Record, keys: LoadKeys, rules: Rules) -> Loaded:
     wallets = [Wallet(*cells) for cells in row["wallets"]]
     state = State(
         rules.plans,
-        uuid7,
+        new_id,
         rules.kept_on_refund,
         rules.takes_back_used,
         keys.grants,

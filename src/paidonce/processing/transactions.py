@@ -8,12 +8,21 @@ postponed. The other items are not affected.
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import fields, replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
+from paidonce.clock import CLOCK
 from paidonce.core.events import DEFERRED, Code, EventStatus, Outcome
 from paidonce.core.input import storable
-from paidonce.db.pool import Database, OwnConnection, Trouble, away, is_lock_timeout, trouble
+from paidonce.db.pool import (
+    Database,
+    OwnConnection,
+    Trouble,
+    away,
+    is_lock_timeout,
+    is_partition_missing,
+    trouble,
+)
+from paidonce.db.schema import add_missing_partitions
 from paidonce.processing.items import (
     BatchResult,
     Incoming,
@@ -62,7 +71,7 @@ async def process_or_bisect(
         return await process_or_bisect([simpler], attempt, postpone, deadline_s)
 
     async def postpone_all(items: Sequence[Item], error: Exception) -> BatchResult:
-        return BatchResult(datetime.now(UTC), [await postpone(item, error) for item in items])
+        return BatchResult(CLOCK.now(), [await postpone(item, error) for item in items])
 
     bisection = Bisection(attempt, _max_runs, fail, postpone_all, BatchResult.and_then)
     return await bisection.run(items, deadline_s)
@@ -107,6 +116,7 @@ class Processor:
     """Processes batches on a connection of its own, one transaction each."""
 
     def __init__(self, database: Database, rules: Rules) -> None:
+        self._database = database
         self._rules = rules
         self._connection = OwnConnection(database.dedicated)
         self._careful_until_s = 0.0
@@ -135,7 +145,10 @@ class Processor:
             async with connection.transaction():
                 return await process(connection, items, self._rules)
         except Exception as error:
-            if trouble(error) is Trouble.RERUN:
+            if is_partition_missing(error):
+                created = await add_missing_partitions(self._database)
+                log.warning("partitions_created", names=created)
+            elif trouble(error) is Trouble.RERUN:
                 self._be_careful(error)
             raise
 

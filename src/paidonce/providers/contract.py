@@ -7,7 +7,7 @@ gateway has to be queried, it returns a generator of requests (`GatewayQuery`) t
 
 from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
@@ -15,6 +15,7 @@ from uuid import UUID
 
 import orjson
 
+from paidonce.clock import CLOCK
 from paidonce.core.events import ExternalId, Ignored, PaymentEvent
 from paidonce.core.money import known_currency
 from paidonce.errors import (
@@ -290,7 +291,7 @@ class SampleEvent:
     order: str | None = None
     email: str | None = None
     plan_id: str | None = None
-    sent_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    sent_at: datetime = field(default_factory=CLOCK.now)
 
 
 class Provider(Protocol):

@@ -6,10 +6,11 @@ Each attempt is a savepoint. An event that cannot be processed is postponed with
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
 
+from paidonce.clock import CLOCK
 from paidonce.core.events import (
     APPROVED,
     Code,
@@ -108,10 +109,10 @@ async def process_claimed(
         return Result(item, ResultKind.LOCKED, item.event_id)
 
     if not items:
-        return BatchResult(datetime.now(UTC), [])
+        return BatchResult(CLOCK.now(), [])
     if not rules.handlers:
         return await process_or_bisect(items, attempt, postpone)
-    processed = BatchResult(datetime.now(UTC), [])
+    processed = BatchResult(CLOCK.now(), [])
     for item in items:
         if not _was_blocked(item, processed):
             processed = processed.and_then(await process_or_bisect([item], attempt, postpone))

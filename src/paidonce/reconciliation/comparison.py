@@ -15,13 +15,13 @@ from typing import Final
 from uuid import UUID
 
 import orjson
-from uuid_utils.compat import uuid7
 
 from paidonce.core.events import EventId, ExternalId, PaymentEvent
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.db.search import first_id_at
 from paidonce.errors import GatewayError, GatewayMismatchError, GatewayUnreachableError
+from paidonce.ids import new_id
 from paidonce.lookup.http_client import RateLimitedClient
 from paidonce.lookup.lookup import run_query
 from paidonce.processing.items import Source
@@ -239,7 +239,7 @@ class Comparison:
         repairs = []
         for check in checks:
             assert check.entry is not None
-            repair = model.Repair(EventId(uuid7()), check.entry)
+            repair = model.Repair(EventId(new_id()), check.entry)
             repairs.append(repair)
             await self._save(replace(check, repair=repair))
         self.leadership.require()

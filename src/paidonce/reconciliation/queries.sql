@@ -13,7 +13,7 @@ SELECT :id, :source_id, 'PENDING', now() - :delay::interval - :window::interval,
      SELECT 1 FROM reconciliations AS r
       WHERE r.source_id = :source_id
         AND r.is_scheduled
-        AND r.created_at > now() - :every::interval
+        AND r.created_at BETWEEN now() - :every::interval AND now()
         AND (r.status <> 'FAILED' OR r.created_at > now() - :retry_after::interval))
 ON CONFLICT DO NOTHING;
 

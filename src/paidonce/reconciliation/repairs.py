@@ -10,10 +10,10 @@ import contextlib
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Final
 
 from paidonce.audit.store import record_action
+from paidonce.clock import CLOCK
 from paidonce.core.events import DEFERRED, EventId, EventStatus, PaymentEvent
 from paidonce.db.pool import Database
 from paidonce.errors import DatabaseUnavailableError
@@ -120,7 +120,7 @@ class Repairs:
 
     def _incoming(self, repair: Repair) -> Incoming:
         headers, body = self.statement_api.build_webhook(repair.entry)
-        delivery = contract.Delivery(headers, body, datetime.now(UTC))
+        delivery = contract.Delivery(headers, body, CLOCK.now())
         key = repair_key(repair.entry)
         identity = self.source.provider.identify(delivery)
         event = self.source.provider.translate(delivery)

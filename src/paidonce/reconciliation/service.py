@@ -1,18 +1,18 @@
 """What operators can do with reconciliations."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
 import asyncpg
-from uuid_utils.compat import uuid7
 
 from paidonce.audit.store import record_action
+from paidonce.clock import CLOCK
 from paidonce.core.actors import Actor
 from paidonce.db.paging import Page, page_of
 from paidonce.db.pool import Database
 from paidonce.errors import InvalidRequestError, NotFoundError
+from paidonce.ids import new_id
 from paidonce.processing.items import Rules, Source
 from paidonce.reconciliation import model, store
 from paidonce.reconciliation.model import ReconciliationReport, ReconciliationSummary
@@ -38,14 +38,14 @@ class ReconciliationService:
         Raises InvalidRequestError, or NotFoundError for an unknown source.
         """
         source = self._source(request.source)
-        since, latest = request.since, datetime.now(UTC) - MIN_AGE
+        since, latest = request.since, CLOCK.now() - MIN_AGE
         until = latest if request.until is None else min(request.until, latest)
         if since >= until:
             raise InvalidRequestError(
                 "since: give a time before until, and more than "
                 f"{MIN_AGE.seconds // 60} minutes ago"
             )
-        run_id = uuid7()
+        run_id = new_id()
         async with self._database.transaction() as connection:
             await QUERIES["add"].run(
                 connection,

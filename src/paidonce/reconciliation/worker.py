@@ -8,16 +8,16 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from uuid_utils.compat import uuid7
-
+from paidonce.clock import CLOCK
 from paidonce.core.events import SourceId
 from paidonce.core.notifications import NotificationKind
 from paidonce.db.pool import Database, Trouble, trouble
 from paidonce.errors import GatewayError
+from paidonce.ids import new_id
 from paidonce.lookup.http_client import SHARE_OF_RATE, HttpClient, HttpTimeouts, RateLimitedClient
 from paidonce.notifications import store as notifications_store
 from paidonce.notifications.model import Notification
@@ -106,7 +106,7 @@ class ReconciliationWorker(Service):
             async with self._database.connection() as connection:
                 await QUERIES["add_scheduled"].run(
                     connection,
-                    id=uuid7(),
+                    id=new_id(),
                     source_id=source_id,
                     every=timer.every,
                     retry_after=min(RETRY_AFTER, timer.every),
@@ -215,7 +215,7 @@ def _notification(source: Source, run_id: UUID, finding: ReconciliationFinding) 
     }
     return Notification(
         kind=NotificationKind.FINDING,
-        at=datetime.now(UTC),
+        at=CLOCK.now(),
         source=source.name,
         payment_id=finding.payment_id,
         details={name: masked(str(value)) for name, value in fields.items()},

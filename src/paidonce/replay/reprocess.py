@@ -10,12 +10,12 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Final
 
 from paidonce import errors
 from paidonce.audit.model import OURSELVES, AuditEntry
 from paidonce.audit.store import record_entries
+from paidonce.clock import CLOCK
 from paidonce.core.events import DEFERRED, EventId, EventStatus, SourceId
 from paidonce.db.pool import Database, Trouble, trouble
 from paidonce.db.queries import Connection
@@ -106,7 +106,7 @@ def lookup_time_s(done: Sequence[ReprocessResult]) -> float:
 def report_changed(done: Sequence[ReprocessResult]) -> None:
     """Log and count, after the commit, the events that changed."""
     changed = [one.result for one in done if one.result is not None and one.is_changed]
-    report(items.BatchResult(datetime.now(UTC), changed))
+    report(items.BatchResult(CLOCK.now(), changed))
 
 
 class Reprocessor:

@@ -2,15 +2,15 @@
 
 import asyncio
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
 import orjson
-from uuid_utils.compat import uuid7
 
 from paidonce.audit.model import AuditEntry
 from paidonce.audit.store import record_action, record_entries
+from paidonce.clock import CLOCK
 from paidonce.core.actors import Actor
 from paidonce.core.events import EventId, EventStatus
 from paidonce.db.paging import ListQuery, Page, page_of
@@ -20,6 +20,7 @@ from paidonce.errors import ConflictError, InvalidRequestError, NotFoundError
 from paidonce.events import model as events_model
 from paidonce.events.model import DeadLetterFilter, EventFilter
 from paidonce.events.service import EventService
+from paidonce.ids import new_id
 from paidonce.processing.items import Rules
 from paidonce.replay import model, store
 from paidonce.replay.model import Replay, ReplayId, ReprocessedEvent
@@ -57,7 +58,7 @@ class ReplayService:
         """
         self._validate(request.filter)
         events = _json(_until_now(request.filter))
-        replay_id = ReplayId(uuid7())
+        replay_id = ReplayId(new_id())
         default_rate = model.MAX_RATE if request.dry_run else DEFAULT_RATE
         async with self._database.transaction() as connection:
             await QUERIES["create"].run(
@@ -259,5 +260,5 @@ def _dead_letters(query: DeadLetterFilter) -> EventFilter:
 
 def _until_now(events: EventFilter) -> EventFilter:
     """The filter without events that arrive from now on."""
-    now = datetime.now(UTC) + _ONE_MS
+    now = CLOCK.now() + _ONE_MS
     return events.model_copy(update={"until": min(now, events.until or now)})

@@ -2,10 +2,9 @@
 
 import time
 
-from uuid_utils.compat import uuid7
-
 from paidonce import errors
 from paidonce.core.events import DEFERRED, Code, EventId, PaymentEvent
+from paidonce.ids import new_id
 from paidonce.processing.items import Incoming, Request, Source
 from paidonce.providers.contract import ConfirmationRequest, LookupRequired, key_digest
 from paidonce.queue.store import StoredEvent
@@ -78,7 +77,7 @@ def _incoming(source: Source, stored: StoredEvent) -> Incoming:
         raise errors.NotApprovedError("its gateway does not wait for an answer any more")
     has_handlers = source.has_handlers and isinstance(event, PaymentEvent)
     return Incoming(
-        event_id=EventId(uuid7()),
+        event_id=EventId(new_id()),
         source=source,
         request=Request(stored.request_id, stored.remote_address, time.monotonic(), stored.is_test),
         delivery=delivery,

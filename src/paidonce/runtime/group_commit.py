@@ -6,6 +6,7 @@ load the batches grow.
 
 import asyncio
 import contextlib
+import itertools
 import math
 import time
 from abc import ABC, abstractmethod
@@ -72,6 +73,8 @@ class GroupCommit(ABC, Generic[T, R, S]):
         self._flushers: set[asyncio.Task[None]] = set()
         self._idle: list[S] = []
         self._flushed = asyncio.Event()
+        self._stored_s = -math.inf
+        self._failure: tuple[float, Exception] | None = None
         self._is_started = False
         self._is_closed = False
 
@@ -95,6 +98,27 @@ class GroupCommit(ABC, Generic[T, R, S]):
     def is_running(self) -> bool:
         """Whether items that arrive are committed."""
         return self._is_started and not self._is_closed
+
+    @property
+    def oldest_s(self) -> float:
+        """How long the oldest item waits; 0 if none does."""
+        waiting = (*self._in_hand, *self._pausing, *itertools.islice(self._waiting, 1))
+        return max((time.monotonic() - one.since_s for one in waiting), default=0.0)
+
+    @property
+    def stored_ago_s(self) -> float:
+        """How long ago a batch stored something."""
+        return time.monotonic() - self._stored_s
+
+    def note_stored(self) -> None:
+        """A batch has stored something."""
+        self._stored_s, self._failure = time.monotonic(), None
+
+    def failure_within(self, age_s: float) -> Exception | None:
+        """Why the last batch failed, if that was so recently and nothing was stored since."""
+        if self._failure is None or time.monotonic() - self._failure[0] > age_s:
+            return None
+        return self._failure[1]
 
     def start(self) -> None:
         """Begin to commit; items wait until then."""
@@ -201,6 +225,7 @@ class GroupCommit(ABC, Generic[T, R, S]):
         try:
             await self.commit(session, batch)
         except Exception as error:
+            self._failure = time.monotonic(), error
             if isinstance(error, DatabaseUnavailableError):
                 log.warning("database_away", batch=len(batch), error=str(error))
             else:

@@ -1,8 +1,9 @@
 """Counts of deliveries by day, source and signature method."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
+from paidonce.clock import CLOCK
 from paidonce.db.pool import Database
 from paidonce.db.queries import from_row
 from paidonce.errors import InvalidRequestError
@@ -28,7 +29,7 @@ class StatisticsService:
         """The counts of the last UTC days, today included. Raises InvalidRequestError."""
         if not 1 <= days <= MAX_DAYS:
             raise InvalidRequestError(f"days: give 1 to {MAX_DAYS}")
-        today = datetime.now(UTC).date()
+        today = CLOCK.now().date()
         first = today - timedelta(days=days - 1)
         async with self._database.connection() as connection:
             total, *groups = await QUERIES["report"].rows(

@@ -231,6 +231,11 @@ DEAD_CALLBACKS: Final = Measure(
     "gateway_callbacks_dead", "Callbacks that found no payment and wait for a person."
 )
 
+CLOCK_SKEW: Final = Measure(
+    "clock_skew_seconds",
+    "By how much the database's clock is ahead of this machine's, if it is more than 5 s.",
+)
+
 
 def counted() -> CollectorRegistry:
     """The counters of all processes that serve together."""

@@ -12,6 +12,7 @@ import typer
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from paidonce.clock import CLOCK
 from paidonce.errors import ConfigurationError, InvalidRequestError
 from paidonce.terminal.output import Columns, print_fields, show
 from paidonce.terminal.session import Config, operate
@@ -107,7 +108,7 @@ def parse_time(option: str, text: str | None) -> datetime | None:
         return None
     if ago := _AGO.fullmatch(text):
         unit = {"d": "days", "h": "hours"}[ago[2]]
-        return datetime.now(UTC) - timedelta(**{unit: int(ago[1])})
+        return CLOCK.now() - timedelta(**{unit: int(ago[1])})
     try:
         time = datetime.fromisoformat(text)
         return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)

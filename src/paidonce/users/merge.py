@@ -13,7 +13,6 @@ from typing import Final
 from uuid import UUID
 
 import asyncpg
-from uuid_utils.compat import uuid7
 
 from paidonce.audit.store import record_action
 from paidonce.core.events import SubscriptionId, UserId
@@ -21,6 +20,7 @@ from paidonce.core.standing import reschedule
 from paidonce.core.wallets import Wallet, merge_wallets
 from paidonce.db.queries import Connection, load_queries
 from paidonce.errors import ConflictError, NotFoundError
+from paidonce.ids import new_id
 from paidonce.processing import store as processing_store
 from paidonce.processing.items import Rules
 from paidonce.processing.store import Changes, LoadKeys
@@ -173,7 +173,7 @@ async def _merge_wallet(connection: Connection, gone: Wallet, kept: Wallet) -> N
     )
     await QUERIES["move_money"].run(
         connection,
-        movement_id=uuid7(),
+        movement_id=new_id(),
         currency=kept.currency,
         account=[one.account for one in entries],
         amount_minor=[one.amount_minor for one in entries],

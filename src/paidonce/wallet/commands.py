@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from uuid_utils.compat import uuid7
-
 from paidonce.audit.model import AuditEntry
 from paidonce.audit.store import audit_name
 from paidonce.core.events import WalletId
@@ -21,6 +19,7 @@ from paidonce.core.wallets import Wallet
 from paidonce.db.pool import Database, OwnConnection, Trouble, away, is_lock_timeout, trouble
 from paidonce.db.queries import Connection, WrittenRow
 from paidonce.errors import DatabaseUnavailableError
+from paidonce.ids import new_id
 from paidonce.runtime.bisect import Bisection
 from paidonce.runtime.bounded import Bounded
 from paidonce.runtime.group_commit import Entry, GroupCommit
@@ -59,7 +58,7 @@ class WalletBatch:
         result = reservations.decide(self._wallet_of(command), before, command, now)
         if result.reservation is None or result.reservation == before:
             return result
-        wallet, movement_id = result.wallet, uuid7()
+        wallet, movement_id = result.wallet, new_id()
         assert wallet is not None
         self._wallets[wallet.id] = wallet
         self._reservations[command.payment_id] = result.reservation

@@ -4,8 +4,6 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from uuid_utils.compat import uuid7
-
 from paidonce.audit.store import record_action
 from paidonce.core.actors import HOST, Actor
 from paidonce.core.events import WalletId
@@ -20,6 +18,7 @@ from paidonce.errors import (
     InvalidRequestError,
     NotFoundError,
 )
+from paidonce.ids import new_id
 from paidonce.settings import LONGEST_RESERVATION_S, WalletSettings
 from paidonce.wallet import ledger, model, reservations, store
 from paidonce.wallet.commands import WalletCommands
@@ -55,7 +54,7 @@ class WalletService:
             raise InvalidRequestError(f"owner: give 1 to {MAX_REFERENCE} characters")
         async with self._database.transaction() as connection:
             owner = await store.owner_of(connection, owner)
-            row, is_new = await store.create_wallet(connection, uuid7(), owner, code)
+            row, is_new = await store.create_wallet(connection, new_id(), owner, code)
             wallet = model.wallet_view(row)
             if is_new:  # audited without the owner, which may be an e-mail address
                 await record_action(

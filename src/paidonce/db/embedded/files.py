@@ -150,7 +150,8 @@ def prepare_launch(placement: Placement) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
     # The server truncates a weekday's file at midnight, if it runs then.
     for log in placement.home.glob("postgres-*.log"):
-        if log.lstat().st_mtime < time.time() - _LOG_KEPT_S:
+        # The clock that dates files.
+        if log.lstat().st_mtime < time.time() - _LOG_KEPT_S:  # noqa: TID251
             log.unlink()
 
 
