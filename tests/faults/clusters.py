@@ -32,6 +32,11 @@ class Cluster:
         """As `pg_ctl stop -m immediate` does it: without a goodbye, to be recovered from."""
         await kill_postmaster(self._folder, signal.SIGQUIT)
 
+    @property
+    def postmaster(self) -> int:
+        """Its process id."""
+        return postmaster_of(self._folder)
+
     async def end(self) -> None:
         await self._server.start()
         await self._server.stop()
@@ -62,14 +67,20 @@ def own_folder() -> Iterator[Path]:
 
 async def kill_postmaster(data_dir: Path, with_signal: signal.Signals) -> None:
     """Send the signal to the postmaster of a data directory and return when it is gone."""
-    pid_file = data_dir / "postgres" / "cluster" / "postmaster.pid"
-    pid = int(pid_file.read_text().split()[0])
-    command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    assert str(pid_file.parent).encode() in command, f"{pid} is not this cluster's: {command!r}"
+    pid = postmaster_of(data_dir)
     os.kill(pid, with_signal)
     async with asyncio.timeout(DEADLINE_S):
         while _lives(pid):
             await asyncio.sleep(LOOK_AGAIN_S)
+
+
+def postmaster_of(data_dir: Path) -> int:
+    """The process id of the postmaster of a data directory."""
+    pid_file = data_dir / "postgres" / "cluster" / "postmaster.pid"
+    pid = int(pid_file.read_text().split()[0])
+    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert str(pid_file.parent).encode() in command, f"{pid} is not this cluster's: {command!r}"
+    return pid
 
 
 def _lives(pid: int) -> bool:

@@ -27,7 +27,7 @@ deliveries over real sockets. Every delivery and every answer is recorded
   the first.
 
 `make soak` writes this page, and only if every experiment has passed at full size
-(`tests/faults/sizes.py`). `make test` runs the same experiments at a small size.
+(`tests/faults/sizes.py`). `make test` runs most of them at a small size.
 """
 
 
@@ -42,6 +42,14 @@ class Experiment(Enum):
     REPLAYS_KILLED = "SIGKILL of the server in the middle of a replay"
     SERVICES_KILLED = "SIGKILL of relay, payment service and query service under load"
     CRASH_POINTS = "The process is killed at a crash point"
+    TABLE_LOCKED = "A table that deliveries write is locked"
+    READ_ONLY = "The database can only be read"
+    FROZEN = "SIGSTOP, and SIGCONT later"
+    CONNECTIONS_TAKEN = "Others hold all connections of the database"
+    DISK_FULL = "The disk of the database is full"
+    LOG_DEAD = "Standard output is a closed pipe"
+    FEW_FILES = "The server has few file descriptors, and others hold them"
+    CLOCK_JUMPED = "The clock jumps and comes back"
     COPIES_RACED = "Concurrent copies of one webhook, over all processes"
     PAYMENTS_RACED = "Concurrent payments of one user, over all processes"
     MALFORMED = "Malformed bodies, signed and unsigned"

@@ -57,6 +57,9 @@ _DEAD_LETTER_STORE: Final = "tests/bus/test_dead_letter_store.py::test_"
 _RECONCILIATION: Final = "tests/reconciliation/test_reconciliation.py::test_"
 _KAFKA: Final = "tests/bus/kafka/test_kafka.py::test_"
 _KAFKA_READER: Final = "bus/kafka/reader.py"
+_CLOCK: Final = "tests/runtime/test_clock.py::test_"
+_READY: Final = "bootstrap/readiness.py"
+_READINESS: Final = "tests/bootstrap/test_readiness.py::test_"
 _WALLET: Final = "tests/wallet/test_locks.py::test_"
 _WALLET_QUEUE: Final = "tests/wallet/test_group_commit.py::test_"
 _PAYMENTS: Final = "tests/payouts/test_processor.py::test_"
@@ -711,7 +714,7 @@ GUARDS: Final = (
         "                event = source.provider.translate(delivery)\n"
         "                key = (source.id, key_digest(identity.key))\n"
         "                await self._group.submit(Incoming(\n"
-        "                    EventId(uuid7()), source, request, delivery, identity, key, event,\n"
+        "                    EventId(new_id()), source, request, delivery, identity, key, event,\n"
         "                    outcome))\n"
         "                raise\n",
         "tests/inbox/test_intake.py::test_a_forged_delivery_claims_no_key",
@@ -1108,7 +1111,7 @@ GUARDS: Final = (
         "INB-2",
         _INTAKE,
         'f"look:{item.identity.key}:{period}"',
-        'f"look:{item.identity.key}:{period}:{uuid7()}"',
+        'f"look:{item.identity.key}:{period}:{new_id()}"',
         f"{_DOOR}a_repeated_look_is_a_fresh_one_but_not_too_often[inline]",
         is_kin=True,
     ),
@@ -2084,6 +2087,85 @@ GUARDS: Final = (
         "        if one.is_erased:\n",
         "        if False:\n",
         "tests/users/test_person.py::test_a_replay_counts_erased_events_and_changes_nothing",
+        is_kin=True,
+    ),
+    Guard(
+        "ids go back with the clock",
+        "INB-4",
+        "ids.py",
+        "    ms, ns = divmod(CLOCK.now_ns(), _MS)\n",
+        "    global newest\n"
+        '    newest = max(CLOCK.now_ns(), globals().get("newest", 0))\n'
+        "    ms, ns = divmod(newest, _MS)\n",
+        f"{_CLOCK}ids_follow_the_clock_also_when_it_is_set_back",
+    ),
+    Guard(
+        "a clock that was set is compared before a delivery is judged",
+        "PRV-8",
+        _INTAKE,
+        "        if not CLOCK.is_certain:",
+        "        if False:",
+        "tests/faults/test_clock_jumps.py::test_a_clock_that_jumps_and_comes_back_stops_and_"
+        "misplaces_nothing[the service's]",
+    ),
+    Guard(
+        "nothing is deleted after the clock jumped forward",
+        "DAT-3",
+        "maintenance/janitor.py",
+        "        if CLOCK.is_settled:\n",
+        "        if True:\n",
+        f"{_CLOCK}nothing_is_deleted_for_its_age_after_the_clock_jumped_forward",
+    ),
+    Guard(
+        "schedules are corrected when the clock is set back",
+        "RET-1",
+        "maintenance/clock_jumps.py",
+        "        if back_s < SMALLEST_S:\n",
+        "        if True:\n",
+        f"{_CLOCK}what_was_scheduled_ahead_is_due_again_when_the_clock_is_set_back",
+        is_kin=True,
+    ),
+    Guard(
+        "a month without partition gets one",
+        "INB-4",
+        "processing/transactions.py",
+        "            if is_partition_missing(error):\n",
+        "            if False:\n",
+        f"{_READINESS}a_month_without_partition_gets_one_before_it_is_needed",
+    ),
+    Guard(
+        "a database that can only be read is not ready",
+        "OPS-3",
+        _READY,
+        '        if await QUERIES["is_read_only"].value(connection):\n',
+        "        if False:\n",
+        f"{_READINESS}a_database_that_can_only_be_read_makes_it_unready",
+    ),
+    Guard(
+        "a locked table is not ready",
+        "OPS-3",
+        _READY,
+        '            await QUERIES["lock_as_a_delivery"].run(connection)\n',
+        "",
+        f"{_READINESS}a_locked_table_makes_it_unready_until_it_is_free[event_keys-SHARE]",
+        is_kin=True,
+    ),
+    Guard(
+        "requests for readiness share one question",
+        "OPS-3",
+        _READY,
+        "            if self._asking is None or self._asking.done():\n",
+        "            if True:\n",
+        f"{_READINESS}however_many_ask_at_once_the_database_is_asked_once",
+        is_kin=True,
+    ),
+    Guard(
+        "a log that nobody reads affects nobody",
+        "OBS-1",
+        "telemetry/__init__.py",
+        "    def flush(self) -> None:\n        with contextlib.suppress(OSError, ValueError):\n",
+        "    def flush(self) -> None:\n        with contextlib.suppress(ValueError):\n",
+        "tests/telemetry/test_dead_output.py::test_a_line_that_cannot_be_written_is_dropped",
         is_kin=True,
     ),
 )
