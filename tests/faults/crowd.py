@@ -6,6 +6,7 @@ one is replaced. `ahead` sends requests on each of them and reads no answers.
 
 import asyncio
 import resource
+import socket
 import sys
 from contextlib import suppress
 from typing import Final
@@ -34,7 +35,7 @@ async def main(port: int, what: str, number: int, seconds: float) -> None:
         while True:
             with suppress(OSError):
                 async with room:
-                    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                    reader, writer = await asyncio.open_connection(sock=await connected(port))
                 opened += 1
                 if opened == number:
                     sys.stdout.write("all were open\n")
@@ -48,6 +49,19 @@ async def main(port: int, what: str, number: int, seconds: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await asyncio.gather(*(one(place) for place in range(number)))
+
+
+async def connected(port: int) -> socket.socket:
+    """A connection for which the kernel keeps few answers."""
+    made = socket.socket()
+    made.setblocking(False)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    try:
+        await asyncio.get_running_loop().sock_connect(made, ("127.0.0.1", port))
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: int) -> None:
