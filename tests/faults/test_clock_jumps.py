@@ -52,7 +52,7 @@ async def with_clock(
 ) -> AsyncIterator[tuple[Service, FalseClock, str]]:
     """A service with a clock that can be set; its database has the same, if none is given."""
     async with AsyncExitStack() as stack:
-        clock = false_clock(stack.enter_context(own_folder()))
+        clock = stack.enter_context(false_clock(stack.enter_context(own_folder())))
         if database_url is None:
             for name, value in clock.environment.items():
                 monkeypatch.setitem(installation._ENVIRONMENT, name, value)

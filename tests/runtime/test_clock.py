@@ -62,13 +62,12 @@ def test_ids_are_uuids_of_version_7_in_order() -> None:
 
 def test_ids_follow_the_clock_also_when_it_is_set_back(tmp_path: Path) -> None:
     """INB-4 OPS-2: at once; their order is not worth a false time."""
-    clock = false_clock(tmp_path)
     offsets = (0, 400 * DAY_S, 0, -40 * DAY_S, 3 * YEAR_S, 0)
     words = [f"{one:+d}" for one in offsets]
     command = [sys.executable, "-c", MAKE_IDS, str(tmp_path / "clock"), *words]
-    done = subprocess.run(
-        command, env={**os.environ, **clock.environment}, capture_output=True, check=True
-    )
+    with false_clock(tmp_path) as clock:
+        environment = {**os.environ, **clock.environment}
+        done = subprocess.run(command, env=environment, capture_output=True, check=True)
     now_s = time.time()
     for offset_s, text in zip(offsets, done.stdout.decode().split(), strict=True):
         assert abs(time_of(UUID(text)) - now_s - offset_s) < 60

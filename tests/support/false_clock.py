@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -59,8 +60,25 @@ class FalseClock:
             return False
 
 
-def false_clock(folder: Path) -> FalseClock:
+@contextmanager
+def false_clock(folder: Path) -> Iterator[FalseClock]:
     """A clock in this folder, which is right until it is set. Skips the test if there is none."""
+    clock = _clock_in(folder)
+    try:
+        yield clock
+    finally:
+        _remove_shared_memory()
+
+
+def _remove_shared_memory() -> None:
+    """Remove what the library leaves behind of processes that have ended."""
+    for file in Path("/dev/shm").glob("*faketime_s*_*"):
+        if not Path("/proc", file.name.rpartition("_")[2]).exists():
+            with suppress(OSError):
+                file.unlink()
+
+
+def _clock_in(folder: Path) -> FalseClock:
     package = find_spec("libfaketime")
     if package is None or package.origin is None:
         pytest.skip("libfaketime is not installed")
