@@ -1858,7 +1858,8 @@ GUARDS: Final = (
         "BUS-1",
         _LEADER,
         "        if not await connection.fetchval(text, self.role, self._session.pid):\n",
-        "        await connection.fetchval(text, self.role, self._session.pid)\n        if False:\n",
+        "        await connection.fetchval(text, self.role, self._session.pid)\n"
+        "        if False:\n",
         f"{_LEADERS}who_lost_the_lock_gets_no_fenced_connection",
         is_kin=True,
     ),
