@@ -2062,8 +2062,9 @@ GUARDS: Final = (
         "work is fenced",
         "BUS-1",
         _LEADER,
-        "        if not await connection.fetchval(sql, self.role, pid):\n",
-        "        await connection.fetchval(sql, self.role, pid)\n        if False:\n",
+        "        if not await connection.fetchval(text, self.role, self._session.pid):\n",
+        "        await connection.fetchval(text, self.role, self._session.pid)\n"
+        "        if False:\n",
         f"{_LEADERS}who_lost_the_lock_gets_no_fenced_connection",
         is_kin=True,
     ),
