@@ -278,10 +278,12 @@ def test_a_sandbox_event_that_production_ignores_is_shown_as_a_test(
     start_service: StartService,
 ) -> None:
     """OPS-6 PAY-4"""
-    service = start_service(gateways.CONFIG.replace('"development"', '"production"'))
+    secret = gateways.SECRETS[0]
+    cards = f'[sources.cards]\nprovider = "stripe"\nsecrets = ["{secret}"]\n'
+    service = start_service(BASIC.replace('"development"', '"production"') + cards)
     said = json.loads(gateways.stripe(gateways.Told("s", None), "", RECEIVED_AT).body)
     body = json.dumps({**said, "livemode": False}).encode()
-    delivery = stripe_signed(body, gateways.SECRETS[0], datetime.now(UTC))
+    delivery = stripe_signed(body, secret, datetime.now(UTC))
     told = service.request("POST", "/webhooks/cards", body, delivery.headers).json
     assert told["status"] == "ignored"
     found = event(service, told["event_id"])

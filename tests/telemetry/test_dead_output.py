@@ -7,10 +7,12 @@ from typing import Final
 
 LOGS: Final = """
 import sys
-from paidonce.telemetry import configure_logging, logger
-configure_logging()
+from paidonce.settings import LogSettings
+from paidonce.telemetry import configure_logging, flush_log, logger
+configure_logging(LogSettings())
 for _ in range(3):
     logger("test").warning("nobody reads this")
+flush_log()
 sys.stderr.write("alive")
 sys.stdout = None
 """

@@ -38,6 +38,7 @@ provider = "portone"
 version = "v1"
 api_url = "http://127.0.0.1:9"
 api_key = "canary-of-v1"
+allow = ["127.0.0.0/8"]
 api_secret = "canary-secret-of-v1"
 [notifications.ops]
 kind = "webhook"

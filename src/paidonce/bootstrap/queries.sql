@@ -50,8 +50,10 @@ SELECT EXISTS (
 
 -- name: lock_as_a_delivery
 -- The tables that deliveries write, locked as they do it.
-LOCK TABLE ONLY paidonce.webhook_events, event_keys, payments, payment_ids, refunds, subscriptions, orders,
-           wallets, users, user_emails, outbox, event_queue, event_count_deltas, audit_log
+LOCK TABLE ONLY paidonce.webhook_events, paidonce.event_keys, paidonce.payments, paidonce.payment_ids,
+           paidonce.refunds, paidonce.subscriptions, paidonce.orders, paidonce.wallets, paidonce.users,
+           paidonce.user_emails, paidonce.outbox, paidonce.event_queue, paidonce.event_count_deltas,
+           paidonce.audit_log
   IN ROW EXCLUSIVE MODE;
 
 -- name: fill_probe

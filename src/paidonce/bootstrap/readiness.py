@@ -20,7 +20,7 @@ from paidonce.db.pool import (
     is_partition_missing,
     trouble,
 )
-from paidonce.db.queries import Connection, load_queries
+from paidonce.db.queries import Connection, in_schema, load_queries
 from paidonce.db.schema import add_missing_partitions, partition_name
 from paidonce.errors import DatabaseUnavailableError
 from paidonce.inbox.group import Group
@@ -177,7 +177,8 @@ class Readiness:
                 return Reason.NO_PARTITION if found is Reason.DATABASE_UNAVAILABLE else found
         async with connection.transaction():
             await QUERIES["lock_as_a_delivery"].run(connection)
-            await connection.execute(f"LOCK TABLE {month} IN ROW EXCLUSIVE MODE")
+            lock = f"LOCK TABLE paidonce.{month} IN ROW EXCLUSIVE MODE"
+            await connection.execute(in_schema(lock, connection.schema))
             await QUERIES["fill_probe"].run(connection)
             await QUERIES["log_probe"].row(connection)
         return None

@@ -6,6 +6,7 @@ from paidonce.db.embedded import files
 from paidonce.errors import EmbeddedDatabaseError
 from paidonce.settings import Settings
 from paidonce.settings.reading import load_settings
+from paidonce.terminal.output import stdout
 from paidonce.terminal.session import Config
 
 commands = typer.Typer(name="database", help="The database.", no_args_is_help=True)
@@ -19,7 +20,7 @@ def _group() -> None:
 @commands.command("url")
 def print_url(config: Config = None) -> None:
     """Print the URL of the database, for psql and pg_dump. It may hold a password."""
-    typer.echo(_url(load_settings(config)))
+    stdout.print(_url(load_settings(config)))
 
 
 def _url(settings: Settings) -> str:

@@ -137,6 +137,7 @@ def current_settings(started_with: Settings, origin: Origin) -> Settings:
 def _uvicorn(asgi: Any, connection: type[GuardedConnection]) -> uvicorn.Config:
     return uvicorn.Config(
         asgi,
+        interface="asgi3",  # uvicorn does not recognise a method
         http=connection,
         ws="none",
         lifespan="off",
