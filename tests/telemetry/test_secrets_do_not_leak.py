@@ -154,7 +154,7 @@ def deliveries(shared: Shared, canary: str) -> Iterator[tuple[str, Send]]:
         yield source, (headers, b'{"a": "' + canary.encode() + b'", "a": 1')
         yield source, (headers, b"\xff" + canary.encode())
         yield source, ({**headers, "content-type": f"text/{_header(canary)}"}, body)
-        yield source, (headers, canary.encode() * 30_000)
+        yield source, (headers, canary.encode() * (300_000 // len(canary)))
         yield f"{quote(canary)}", (headers, body)
 
 

@@ -50,6 +50,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._skipped_bytes = 0
         self._is_deaf = False  # all that still comes is skipped
         self._is_last = False  # the connection closes after the responses under way
+        self._refusal: WebhookResponse | None = None  # the last response, after those
         self._is_upgrade = False  # this head is parsed again, without the upgrade
         self._deadline_s: float | None = None  # of the request, or of the end after a refusal
         self._flush_deadline_s: float | None = None  # for the client to read what was answered
@@ -168,18 +169,14 @@ class GuardedConnection(HttpToolsProtocol):
             self._unset_keepalive_if_required()
             self._read(data)
         elif self._is_last and not self.is_answering():
-            self.transport.close()
+            self._end()
 
     def refuse(self, response: WebhookResponse) -> None:
-        """Answer, unless earlier requests are being answered, and close.
-
-        Closing at once could lose the answer: the client would be told that what it still sends
-        was not received.
-        """
+        """Answer after the earlier requests, and close."""
         self.hear_no_more()
+        self._refusal = response
         if not self.is_answering():
-            self.transport.write(raw(response, keep_alive=False))
-            self._linger()
+            self._end()
 
     def hear_no_more(self) -> None:
         """Give up the request that is being read, and all that comes after it."""
@@ -309,8 +306,21 @@ class GuardedConnection(HttpToolsProtocol):
         cycle = self.cycle
         return not self._framing.is_between and cycle is not None and not cycle.response_complete
 
+    def _end(self) -> None:
+        """Close after the last response."""
+        if self._refusal is None:
+            self.transport.close()
+            return
+        self.transport.write(raw(self._refusal, keep_alive=False))
+        self._refusal = None
+        self._linger()
+
     def _linger(self) -> None:
-        """Close this side; the other one when the client closes it, or a moment later."""
+        """Close this side; the other one when the client closes it, or a moment later.
+
+        Closing both at once could lose the answer: the client would be told that what it still
+        sends was not received.
+        """
         self._is_deaf = self._is_last = True
         if self.transport.can_write_eof():
             self.transport.write_eof()

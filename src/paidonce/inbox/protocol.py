@@ -121,7 +121,7 @@ class DeliveryConnection(GuardedConnection):
         await self.flow.drain()
         if self.transport.is_closing():
             return
-        is_only = len(self._answers) == 1 and not self._unread and not self.pipeline
+        is_only = len(self._answers) == 1 and not (self._unread or self.pipeline or self._refusal)
         is_kept = keep_alive and not (self._is_last and is_only)
         self.transport.write(raw(answer, is_kept))
         maybe_crash(CrashPoint.ANSWERED)
