@@ -19,7 +19,7 @@ from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
 from paidonce.runtime.leader import Leader
 from paidonce.runtime.wakeup import Wakeup
-from paidonce.settings import BusSettings
+from paidonce.settings.sections import BusSettings
 
 KEYS = 1_000
 WARM_EVENTS = 2_000

@@ -12,7 +12,7 @@ from paidonce.bus.kafka.options import kafka_options
 from paidonce.bus.model import TOPIC_PREFIX
 from paidonce.db.pool import Database
 from paidonce.db.queries import Connection
-from paidonce.settings import BusSettings
+from paidonce.settings.sections import BusSettings
 from tests.support.kafka import MockBroker, NamedBroker, OwnBroker, fresh_name
 
 GROUP: Final = "readers"

@@ -11,8 +11,8 @@ import pytest
 
 from paidonce.bus.contract import open_bus
 from paidonce.errors import ConfigurationError
-from paidonce.settings import BusSettings
 from paidonce.settings.reading import load_settings
+from paidonce.settings.sections import BusSettings
 from tests.support.servers import Shared, StartService
 from tests.support.service import Service, paid, started_behind_the_door, started_relay
 from tests.support.tools import is_problem, items, paidonce, rows, until

@@ -16,7 +16,7 @@ from paidonce.db.search import first_id_at
 from paidonce.errors import DatabaseUnavailableError
 from paidonce.maintenance.janitor import Janitor, usual_tasks
 from paidonce.runtime.leader import Leader
-from paidonce.settings import RetentionSettings
+from paidonce.settings.sections import RetentionSettings
 
 MAY = datetime(2026, 5, 20, 12, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ from paidonce.guard.limits import Limit
 from paidonce.guard.request_guard import Limits
 from paidonce.runtime import bounded
 from paidonce.runtime.bounded import Bounded
-from paidonce.settings import LimitsSettings
+from paidonce.settings.sections import LimitsSettings
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from paidonce.guard.bans import BanPolicy, Suspicion
 from paidonce.guard.request_guard import FLOOD, Limits, RequestGuard
 from paidonce.guard.security_log import SecurityLog
 from paidonce.guard.senders import SenderRecords
-from paidonce.settings import LimitsSettings
+from paidonce.settings.sections import LimitsSettings
 
 STRANGER, NAMED = "192.0.2.1", "198.51.100.7"
 POLICY = BanPolicy(threshold=3.0, half_life_s=600.0, first_s=600.0, longest_s=600.0)

@@ -19,7 +19,7 @@ from paidonce.inbox.group import Group
 from paidonce.inbox.intake import Intake
 from paidonce.processing.items import Request, Result, ResultKind
 from paidonce.providers.contract import Delivery, Identity
-from paidonce.settings import LimitsSettings
+from paidonce.settings.sections import LimitsSettings
 from tests.support.batches import Plain, Stage
 
 SMALL: Final = LimitsSettings(evidence_strangers_mb=1, evidence_senders_mb=1)

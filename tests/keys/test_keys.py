@@ -14,7 +14,8 @@ from paidonce.db.pool import Database
 from paidonce.errors import ConfigurationError
 from paidonce.keys.pepper import load_pepper
 from paidonce.keys.service import KeyService
-from paidonce.settings import DatabaseSettings, SecuritySettings, Settings
+from paidonce.settings import Settings
+from paidonce.settings.sections import DatabaseSettings, SecuritySettings
 
 PEPPER = b"a pepper of some length"
 

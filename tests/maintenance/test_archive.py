@@ -25,7 +25,7 @@ from paidonce.maintenance.janitor import Janitor, usual_tasks
 from paidonce.maintenance.partitions import OldPartitions
 from paidonce.runtime.crashpoints import CrashPoint
 from paidonce.runtime.leader import Leader
-from paidonce.settings import RetentionSettings
+from paidonce.settings.sections import RetentionSettings
 from tests.maintenance.test_retention import NOW, House, house
 
 __all__ = ["house"]
@@ -238,7 +238,7 @@ from paidonce.db.pool import open_database
 from paidonce.maintenance.janitor import Janitor, usual_tasks
 from paidonce.runtime.crashpoints import arm
 from paidonce.runtime.leader import Leader
-from paidonce.settings import RetentionSettings
+from paidonce.settings.sections import RetentionSettings
 from tests.support.postgres import SCHEMA
 
 async def main(url, folder, now):

@@ -24,7 +24,7 @@ from paidonce.maintenance.retention import Sweep, sweeps
 from paidonce.processing.items import ResultKind
 from paidonce.processing.transactions import Processor
 from paidonce.runtime.leader import Leader
-from paidonce.settings import RetentionSettings
+from paidonce.settings.sections import RetentionSettings
 from tests.support.batches import somebody_waits, stage
 
 NOW: Final = datetime(2026, 5, 20, 12, tzinfo=UTC)

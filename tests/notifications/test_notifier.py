@@ -27,7 +27,7 @@ from paidonce.notifications.model import (
 from paidonce.notifications.notifier import ROLE, Notifier
 from paidonce.runtime import leader as leader_module
 from paidonce.runtime.leader import Leader
-from paidonce.settings import NotificationSettings
+from paidonce.settings.sections import NotificationSettings
 from paidonce.telemetry import metrics
 from tests.support.notification_receivers import MailServer, Receiver
 

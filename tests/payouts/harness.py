@@ -22,7 +22,7 @@ from paidonce.payouts.gateway import Gateway
 from paidonce.payouts.processor import PayoutOptions, PayoutProcessor
 from paidonce.processing.store import write_callbacks
 from paidonce.runtime.wakeup import Wakeup
-from paidonce.settings import PayoutSettings
+from paidonce.settings.sections import PayoutSettings
 
 NO_GATEWAY = "http://127.0.0.1:9"
 ROUTES = {NotificationKind.WALLET_PAYMENT: ("people",), NotificationKind.CALLBACK: ("people",)}

@@ -29,7 +29,7 @@ from paidonce.payouts.model import (
     message_about,
     pause_after,
 )
-from paidonce.settings import PayoutSettings
+from paidonce.settings.sections import PayoutSettings
 from paidonce.wallet.reservations import (
     CommandResult,
     LateCapture,

@@ -13,7 +13,7 @@ from paidonce.core.money import Money
 from paidonce.db.pool import Database
 from paidonce.errors import ConflictError
 from paidonce.payouts.gateway import GatewayAnswer, GatewayRefusal
-from paidonce.settings import WalletSettings
+from paidonce.settings.sections import WalletSettings
 from tests.payouts.harness import PayoutHarness, initiated, open_harness
 from tests.support.batches import NO_RULES
 

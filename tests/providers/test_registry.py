@@ -8,7 +8,8 @@ from paidonce.errors import ConfigurationError
 from paidonce.providers import REGISTRY, load_providers
 from paidonce.providers.contract import Provider, ProviderConfig
 from paidonce.providers.tilda.provider import Tilda
-from paidonce.settings import Settings, SourceSettings
+from paidonce.settings import Settings
+from paidonce.settings.sections import SourceSettings
 
 MODULE = """
 from dataclasses import dataclass

@@ -11,7 +11,8 @@ from paidonce.bootstrap.rules import check_settings
 from paidonce.errors import ConfigurationError
 from paidonce.providers import load_providers
 from paidonce.providers.shared_keys import shared_keys
-from paidonce.settings import Settings, SourceSettings
+from paidonce.settings import Settings
+from paidonce.settings.sections import SourceSettings
 
 RAW = b"0123456789abcdefghijklmnopqrstuv"
 TEXT = base64.b64encode(RAW).decode()

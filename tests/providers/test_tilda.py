@@ -17,7 +17,8 @@ from paidonce.errors import ConfigurationError, MalformedError
 from paidonce.providers import load_providers
 from paidonce.providers.contract import Delivery, Identity, ProviderConfig, key_digest
 from paidonce.providers.tilda import provider as tilda
-from paidonce.settings import Settings, SourceSettings
+from paidonce.settings import Settings
+from paidonce.settings.sections import SourceSettings
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 TILDA = tilda.configure(ProviderConfig("sources.test", ("secret",)))

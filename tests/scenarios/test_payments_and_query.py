@@ -14,7 +14,7 @@ import pytest
 from paidonce.db.pool import open_database
 from paidonce.maintenance.janitor import Janitor, usual_tasks
 from paidonce.runtime.leader import Leader
-from paidonce.settings import RetentionSettings
+from paidonce.settings.sections import RetentionSettings
 from tests.payouts.payer import Payer, config_for, until
 from tests.support.payout_gateway import Manners, PayingGateway, running
 from tests.support.postgres import SCHEMA

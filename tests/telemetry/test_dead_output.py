@@ -7,7 +7,7 @@ from typing import Final
 
 LOGS: Final = """
 import sys
-from paidonce.settings import LogSettings
+from paidonce.settings.sections import LogSettings
 from paidonce.telemetry import configure_logging, flush_log, logger
 configure_logging(LogSettings())
 for _ in range(3):

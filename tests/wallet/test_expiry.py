@@ -12,7 +12,7 @@ from paidonce.db.pool import Database
 from paidonce.errors import InvalidRequestError
 from paidonce.maintenance.janitor import Janitor
 from paidonce.runtime.leader import Leader
-from paidonce.settings import WalletSettings
+from paidonce.settings.sections import WalletSettings
 from paidonce.wallet.commands import EXPIRY_PAGE, ReservationExpiry, WalletCommands, execute
 from paidonce.wallet.reservations import Commit, LateCapture, Reserve
 from tests.support.batches import NO_RULES

@@ -41,7 +41,7 @@ KEY_CHECK_S: Final = 10.0
 MAX_CAUSES: Final = 5
 
 
-class Reason(StrEnum):
+class UnreadyReason(StrEnum):
     """Why deliveries cannot be committed: the code of the answer."""
 
     DATABASE_UNAVAILABLE = "DATABASE_UNAVAILABLE"
@@ -55,30 +55,32 @@ class Reason(StrEnum):
 
 
 DETAILS: Final = {
-    Reason.DATABASE_UNAVAILABLE: "The database does not answer.",
-    Reason.DATABASE_READ_ONLY: "The database can only be read.",
-    Reason.DATABASE_REFUSES: "The database refuses what deliveries write; the log has the details.",
-    Reason.DISK_FULL: "The disk of the database is full.",
-    Reason.TABLE_LOCKED: "Another session locks a table that deliveries write.",
-    Reason.NO_PARTITION: "The table of events has no partition for this month.",
-    Reason.NOT_COMMITTING: "Deliveries wait and are not committed.",
-    Reason.BOOTSTRAP_KEY_MISSING: "The key of PAIDONCE_BOOTSTRAP_KEY is not valid yet.",
+    UnreadyReason.DATABASE_UNAVAILABLE: "The database does not answer.",
+    UnreadyReason.DATABASE_READ_ONLY: "The database can only be read.",
+    UnreadyReason.DATABASE_REFUSES: (
+        "The database refuses what deliveries write; the log has the details."
+    ),
+    UnreadyReason.DISK_FULL: "The disk of the database is full.",
+    UnreadyReason.TABLE_LOCKED: "Another session locks a table that deliveries write.",
+    UnreadyReason.NO_PARTITION: "The table of events has no partition for this month.",
+    UnreadyReason.NOT_COMMITTING: "Deliveries wait and are not committed.",
+    UnreadyReason.BOOTSTRAP_KEY_MISSING: "The key of PAIDONCE_BOOTSTRAP_KEY is not valid yet.",
 }
 
 
-def reason_of(error: BaseException) -> Reason:
+def reason_of(error: BaseException) -> UnreadyReason:
     """What an error of the database means for deliveries."""
     cause = _cause(error)
     if isinstance(cause, asyncpg.DiskFullError):
-        return Reason.DISK_FULL
+        return UnreadyReason.DISK_FULL
     if isinstance(cause, asyncpg.ReadOnlySQLTransactionError):
-        return Reason.DATABASE_READ_ONLY
+        return UnreadyReason.DATABASE_READ_ONLY
     if is_lock_timeout(cause):
-        return Reason.TABLE_LOCKED
+        return UnreadyReason.TABLE_LOCKED
     if is_partition_missing(cause):
-        return Reason.NO_PARTITION
+        return UnreadyReason.NO_PARTITION
     is_away = isinstance(error, TimeoutError) or trouble(error) is Trouble.AWAY
-    return Reason.DATABASE_UNAVAILABLE if is_away else Reason.DATABASE_REFUSES
+    return UnreadyReason.DATABASE_UNAVAILABLE if is_away else UnreadyReason.DATABASE_REFUSES
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -104,11 +106,11 @@ class Readiness:
         self._accept_key = accept_key
         self._key_due_s = 0.0
         self._connection = OwnConnection(self._connect)
-        self._found: Reason | None = None
+        self._found: UnreadyReason | None = None
         self._found_s = -KEPT_S
         self._asking: asyncio.Task[None] | None = None
 
-    async def reason(self) -> Reason | None:
+    async def reason(self) -> UnreadyReason | None:
         """Why deliveries cannot be committed; None if they can. Never raises."""
         if time.monotonic() >= self._found_s + KEPT_S:
             if self._asking is None or self._asking.done():
@@ -136,7 +138,7 @@ class Readiness:
         if before is not None and found is None:
             log.info("ready_again")
 
-    async def _key_reason(self) -> Reason | None:
+    async def _key_reason(self) -> UnreadyReason | None:
         """Make the bootstrap key valid, again if somebody has deleted it."""
         if self._accept_key is None or time.monotonic() < self._key_due_s:
             return None
@@ -146,27 +148,27 @@ class Readiness:
             if trouble(error) is Trouble.AWAY:
                 raise
             log.error("bootstrap_key_missing", exc_info=error)
-            return Reason.BOOTSTRAP_KEY_MISSING
+            return UnreadyReason.BOOTSTRAP_KEY_MISSING
         self._key_due_s = time.monotonic() + KEY_CHECK_S
         return None
 
-    async def _commit_reason(self) -> Reason | None:
+    async def _commit_reason(self) -> UnreadyReason | None:
         """What deliveries meet. A commit of theirs a moment ago is the best proof."""
         group = self._group
         if group is not None:
             if not group.is_running or group.oldest_s > STUCK_S:
-                return Reason.NOT_COMMITTING
+                return UnreadyReason.NOT_COMMITTING
             if group.stored_ago_s < KEPT_S:
                 return None
             error = group.failure_within(FAILED_S)
-            if error is not None and reason_of(error) is Reason.DISK_FULL:
-                return Reason.DISK_FULL
+            if error is not None and reason_of(error) is UnreadyReason.DISK_FULL:
+                return UnreadyReason.DISK_FULL
         return await self._probe(await self._connection.get())
 
-    async def _probe(self, connection: Connection) -> Reason | None:
+    async def _probe(self, connection: Connection) -> UnreadyReason | None:
         """Commit what a delivery would, except its rows."""
         if await QUERIES["is_read_only"].value(connection):
-            return Reason.DATABASE_READ_ONLY
+            return UnreadyReason.DATABASE_READ_ONLY
         month = partition_name(CLOCK.now())
         if not await QUERIES["has_partition"].value(connection, name=month):
             try:
@@ -174,7 +176,11 @@ class Readiness:
             except DatabaseUnavailableError as error:
                 log.error("partition_missing", name=month, detail=str(error))
                 found = reason_of(error)
-                return Reason.NO_PARTITION if found is Reason.DATABASE_UNAVAILABLE else found
+                return (
+                    UnreadyReason.NO_PARTITION
+                    if found is UnreadyReason.DATABASE_UNAVAILABLE
+                    else found
+                )
         async with connection.transaction():
             await QUERIES["lock_as_a_delivery"].run(connection)
             lock = f"LOCK TABLE paidonce.{month} IN ROW EXCLUSIVE MODE"

@@ -24,8 +24,9 @@ from paidonce.processing.items import Rules, Source
 from paidonce.providers import load_providers, load_source_secrets, readable_source_secrets
 from paidonce.providers.shared_keys import shared_keys
 from paidonce.reconciliation.worker import Timer
-from paidonce.settings import PlanSettings, Settings
+from paidonce.settings import Settings
 from paidonce.settings.secrets import resolve_secret
+from paidonce.settings.sections import PlanSettings
 from paidonce.telemetry import logger, mask_with
 
 log = logger(__name__)

@@ -26,7 +26,8 @@ from paidonce.replay.service import DeadLetterService, ReplayService
 from paidonce.runtime.leader import Leader
 from paidonce.runtime.service import Supervisor
 from paidonce.runtime.wakeup import Wakeup
-from paidonce.settings import Settings, WalletSettings
+from paidonce.settings import Settings
+from paidonce.settings.sections import WalletSettings
 from paidonce.statistics.service import StatisticsService
 from paidonce.users.service import UserService
 from paidonce.wallet.commands import WalletCommands

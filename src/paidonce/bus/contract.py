@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from paidonce.bus.model import Message
 from paidonce.db.queries import Connection
 from paidonce.errors import ConfigurationError
-from paidonce.settings import BusSettings
+from paidonce.settings.sections import BusSettings
 
 Consume = Callable[[Connection, Sequence[Message]], Awaitable[None]]
 """Writes the effect of messages that the group has not consumed before, in the open transaction.

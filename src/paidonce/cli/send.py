@@ -11,7 +11,8 @@ from paidonce.errors import ConfigurationError, PaidonceError, did_you_mean
 from paidonce.providers import load_providers
 from paidonce.providers.contract import TEST_HEADER, Delivery, Provider, SampleEvent
 from paidonce.providers.samples import STATUSES, new_sample, omitted_fields
-from paidonce.settings import ServerSettings, demo
+from paidonce.settings import demo
+from paidonce.settings.sections import ServerSettings
 from paidonce.terminal.commands import Json
 from paidonce.terminal.output import Columns, print_json, print_table, stderr, stdout
 from paidonce.terminal.session import Config, load_command_settings, run

@@ -44,11 +44,12 @@ def serve(
     chosen = _roles(roles)
     with _shared_metrics(processes):
         from paidonce.cli import server
+        from paidonce.cli.listeners import open_listeners
         from paidonce.runtime.processes import ALONE, Place, Processes
         from paidonce.telemetry import configure_logging
 
         configure_logging(settings.log)
-        listeners = server.open_listeners(settings.server)
+        listeners = open_listeners(settings.server)
 
         def serve_at(place: Place) -> None:
             hangup.reload_on_hangup(origin)  # a child has the handler of its parent until then

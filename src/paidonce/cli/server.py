@@ -1,7 +1,6 @@
 """A serving process: socket, signals, and what it prints at the start."""
 
 import asyncio
-import errno
 import gc
 import os
 import resource
@@ -10,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
 
@@ -19,6 +17,7 @@ import uvicorn
 from paidonce.bootstrap.application import ALL_ROLES, App, running
 from paidonce.bootstrap.generation import accept_bootstrap_key
 from paidonce.bootstrap.rules import check_settings
+from paidonce.cli.listeners import Listeners
 from paidonce.core.actors import Scope
 from paidonce.errors import ConfigurationError
 from paidonce.inbox.capacity import Capacity
@@ -30,14 +29,13 @@ from paidonce.reload.model import Origin
 from paidonce.runtime.crashpoints import arm
 from paidonce.runtime.hangup import ignore_hangup
 from paidonce.runtime.processes import ALONE, ENDING, Place
-from paidonce.settings import Role, ServerSettings, Settings, demo
+from paidonce.settings import Role, Settings, demo
 from paidonce.settings.reading import with_files_read
+from paidonce.settings.sections import ServerSettings
 from paidonce.telemetry import configure_logging, flush_log, logger
 
 log = logger(__name__)
 
-BACKLOG: Final = 1024
-PORTS_TO_TRY: Final = 100
 GIVE_UP_S: Final = 4.0
 """On stop, accepted deliveries have this long to be processed; then they are answered 503."""
 GRACE_S: Final = 5
@@ -58,22 +56,6 @@ _WORK_OF_ROLES: Final[Mapping[Role, str]] = {
     Role.JANITOR: "maintains the tables",
 }
 """What a process does that receives no deliveries."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listeners:
-    """The socket of deliveries, and that of operators if they have one of their own."""
-
-    public: socket.socket
-    admin: socket.socket | None
-
-    @property
-    def all(self) -> list[socket.socket]:
-        return [one for one in (self.public, self.admin) if one is not None]
-
-    def close(self) -> None:
-        for one in self.all:
-            one.close()
 
 
 async def serve(
@@ -276,67 +258,6 @@ def _relax_garbage_collection() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-
-
-def open_listeners(server: ServerSettings) -> Listeners:
-    """Bind the sockets. Raises ConfigurationError, which names the next free port."""
-    public = _listening_socket(server.host, server.port, "")
-    if server.admin_port is None:
-        return Listeners(public, None)
-    try:
-        return Listeners(public, _listening_socket(server.admin_host, server.admin_port, "admin_"))
-    except ConfigurationError:
-        public.close()
-        raise
-
-
-def _listening_socket(host: str, port: int, prefix: str) -> socket.socket:
-    """The bound socket. Raises ConfigurationError, which names the next free port."""
-    try:
-        return _bound(host, port)
-    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
-        if getattr(error, "errno", None) != errno.EADDRINUSE:
-            cause = getattr(error, "strerror", None) or "not a valid host"
-            raise ConfigurationError(
-                f"server.{prefix}host = {host!r}, server.{prefix}port = {port}: {cause}; "
-                f"{_remedy(error)}"
-            ) from None
-    free = _next_free_port(host, port)
-    remedy = f"PAIDONCE_SERVER__ADMIN_PORT={free}" if prefix else f"paidonce serve --port {free}"
-    raise ConfigurationError(
-        f"server.{prefix}port = {port}: the port is in use; {free} is free: {remedy}"
-    )
-
-
-def _remedy(error: Exception) -> str:
-    if isinstance(error, PermissionError):
-        return "ports below 1024 are for root: use a higher one"
-    return "use 127.0.0.1, 0.0.0.0 for all, or another address of this machine"
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
-        bound.listen(BACKLOG)
-    except (OSError, UnicodeError):
-        bound.close()
-        raise
-    return bound
-
-
-def _next_free_port(host: str, port: int) -> int:
-    for candidate in range(port + 1, min(port + PORTS_TO_TRY, 65535) + 1):
-        try:
-            _bound(host, candidate).close()
-        except OSError:
-            continue
-        return candidate
-    with _bound(host, 0) as any_port:
-        chosen: int = any_port.getsockname()[1]
-        return chosen
 
 
 async def _prepare(

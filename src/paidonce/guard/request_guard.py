@@ -18,7 +18,7 @@ from paidonce.guard.limits import Limit, OnHit, RateLimitState
 from paidonce.guard.security_log import SecurityLog
 from paidonce.guard.senders import SenderRecords
 from paidonce.processing.items import Source
-from paidonce.settings import LimitsSettings
+from paidonce.settings.sections import LimitsSettings
 from paidonce.telemetry import metrics
 
 UNVERIFIED: Final = "unverified"

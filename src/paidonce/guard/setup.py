@@ -12,7 +12,8 @@ from paidonce.guard.senders import SenderRecords
 from paidonce.guard.shared_limits import SharedCounts
 from paidonce.notifications.model import Routes
 from paidonce.runtime.service import Service
-from paidonce.settings import SecuritySettings, Settings
+from paidonce.settings import Settings
+from paidonce.settings.sections import SecuritySettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from paidonce.db.pool import Database
 from paidonce.db.queries import load_queries
 from paidonce.notifications import store as notifications_store
 from paidonce.notifications.model import Notification, Routes
-from paidonce.settings import LimitsSettings
+from paidonce.settings.sections import LimitsSettings
 from paidonce.telemetry import logger
 
 log = logger(__name__)

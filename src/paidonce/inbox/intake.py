@@ -38,7 +38,7 @@ from paidonce.queue.senders import find_turn
 from paidonce.runtime.bounded import Bounded
 from paidonce.runtime.clock_watch import ClockWatch
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
-from paidonce.settings import LimitsSettings
+from paidonce.settings.sections import LimitsSettings
 from paidonce.statistics.counting import DroppedDeliveries
 from paidonce.telemetry import logger, metrics
 from paidonce.telemetry.metrics import Dropped

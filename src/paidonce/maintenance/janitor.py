@@ -14,7 +14,7 @@ from paidonce.maintenance.partitions import HOURLY_S, NewPartitions, OldPartitio
 from paidonce.maintenance.retention import sweeps
 from paidonce.runtime.leader import Leader, LeadershipLostError
 from paidonce.runtime.service import Service
-from paidonce.settings import RetentionSettings
+from paidonce.settings.sections import RetentionSettings
 from paidonce.statistics.counting import Folding
 from paidonce.telemetry import logger
 

@@ -13,7 +13,7 @@ from paidonce.db.search import FIRST_ID, first_id_at
 from paidonce.guard.bans import REMEMBERED_DAYS, VERIFIED_DAYS
 from paidonce.maintenance.partitions import HOURLY_S
 from paidonce.queue.senders import PROVEN_DAYS
-from paidonce.settings import RetentionSettings
+from paidonce.settings.sections import RetentionSettings
 from paidonce.telemetry import logger
 
 log = logger(__name__)

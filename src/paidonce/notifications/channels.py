@@ -21,8 +21,8 @@ from paidonce.notifications.digest import compose_test, render_text
 from paidonce.notifications.mail import MailSender, parse_smtp_url
 from paidonce.notifications.model import NotificationMessage, Routes
 from paidonce.providers.standard_webhooks import decode_secret, signed_headers
-from paidonce.settings import NotificationSettings
 from paidonce.settings.secrets import resolve_secret
+from paidonce.settings.sections import NotificationSettings
 
 CONNECT_TIMEOUT_S: Final = 5.0
 CALL_TIMEOUT_S: Final = 10.0

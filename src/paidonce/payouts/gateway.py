@@ -17,7 +17,7 @@ from paidonce.payouts.messages import read_money
 from paidonce.payouts.model import MAX_TRANSACTION_ID, WalletPayment
 from paidonce.providers.contract import GatewayRequest, GatewayResponse
 from paidonce.providers.parsing import parse_object
-from paidonce.settings import PayoutSettings
+from paidonce.settings.sections import PayoutSettings
 
 LEASE_MARGIN_S: Final = 5.0
 CALLS_PER_ATTEMPT: Final = 2

@@ -20,7 +20,7 @@ from paidonce.core.events import SourceId, WalletId
 from paidonce.core.input import Reference, Text
 from paidonce.core.money import Money, format_minor, matches
 from paidonce.db.paging import ListQuery
-from paidonce.settings import PayoutSettings
+from paidonce.settings.sections import PayoutSettings
 from paidonce.wallet import reservations
 from paidonce.wallet.reservations import RejectReason
 

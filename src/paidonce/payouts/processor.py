@@ -24,7 +24,7 @@ from paidonce.payouts import messages as bus_messages
 from paidonce.payouts import model, store
 from paidonce.payouts.model import GatewayReport, TransactionKey, WalletPayment, WalletPaymentStatus
 from paidonce.runtime.crashpoints import CrashPoint, maybe_crash
-from paidonce.settings import PayoutSettings
+from paidonce.settings.sections import PayoutSettings
 from paidonce.telemetry import logger, metrics
 from paidonce.wallet.commands import execute
 from paidonce.wallet.reservations import Command, CommandResult, Reserve

@@ -8,8 +8,9 @@ from typing import Final
 from paidonce.core.masking import is_secret_name
 from paidonce.errors import ConfigurationError, did_you_mean
 from paidonce.providers.contract import Provider, ProviderConfig
-from paidonce.settings import Settings, SourceSettings
+from paidonce.settings import Settings
 from paidonce.settings.secrets import resolve_secret
+from paidonce.settings.sections import SourceSettings
 
 Configure = Callable[[ProviderConfig], Provider]
 """Builds the provider of a source. Raises ConfigurationError."""

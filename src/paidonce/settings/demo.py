@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Final
 
 from paidonce.errors import ConfigurationError
-from paidonce.settings import PlanSettings, Settings, SourceSettings
+from paidonce.settings import Settings
 from paidonce.settings.reading import config_path, load_settings
 from paidonce.settings.secrets import kept_secret
+from paidonce.settings.sections import PlanSettings, SourceSettings
 
 SOURCE: Final = "demo"
 EMAIL: Final = "demo@example.com"

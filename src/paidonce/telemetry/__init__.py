@@ -21,7 +21,8 @@ import structlog
 from paidonce.clock import CLOCK
 from paidonce.core.events import Code
 from paidonce.core.masking import Masker
-from paidonce.settings import METRICS_FOLDER, LogSettings
+from paidonce.settings import METRICS_FOLDER
+from paidonce.settings.sections import LogSettings
 from paidonce.telemetry.log_format import console_line, json_line
 from paidonce.telemetry.log_writer import MAX_ATOMIC_BYTES, LogWriter
 

@@ -21,6 +21,11 @@ from paidonce.users.service import UserService
 
 
 def add_to(api: FastAPI, users: UserService) -> None:
+    _add_people(api, users)
+    _add_subscriptions(api, users)
+
+
+def _add_people(api: FastAPI, users: UserService) -> None:
     @api.post("/api/v1/users", status_code=201, tags=["users"])
     async def create_user(body: Email, actor: Operator, answer: Response) -> User:
         """Create a user. A repeat returns the existing user, with 200.
@@ -76,6 +81,8 @@ def add_to(api: FastAPI, users: UserService) -> None:
         """
         return await users.erase(user_id, actor, body.reason)
 
+
+def _add_subscriptions(api: FastAPI, users: UserService) -> None:
     @api.get("/api/v1/subscriptions", tags=["subscriptions"])
     async def list_subscriptions(
         actor: Reader, user_id: UUID | None = None, email: Text | None = None

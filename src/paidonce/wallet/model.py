@@ -12,7 +12,7 @@ from paidonce.core.input import Reference, Text
 from paidonce.core.money import format_minor
 from paidonce.db.paging import ListQuery
 from paidonce.db.queries import from_row
-from paidonce.settings import LONGEST_RESERVATION_S
+from paidonce.settings.sections import LONGEST_RESERVATION_S
 from paidonce.wallet.reservations import Reservation, ReservationStatus
 
 DiscrepancyKind = Literal["balance", "receivable", "reserved", "movement"]

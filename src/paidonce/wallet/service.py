@@ -19,7 +19,7 @@ from paidonce.errors import (
     NotFoundError,
 )
 from paidonce.ids import new_id
-from paidonce.settings import LONGEST_RESERVATION_S, WalletSettings
+from paidonce.settings.sections import LONGEST_RESERVATION_S, WalletSettings
 from paidonce.wallet import ledger, model, reservations, store
 from paidonce.wallet.commands import WalletCommands
 from paidonce.wallet.model import ReservationView, WalletView

@@ -10,7 +10,7 @@ from paidonce.bus.kafka.bus import KafkaBus
 from paidonce.bus.kafka.options import kafka_options
 from paidonce.bus.model import topic_of
 from paidonce.db.queries import Connection
-from paidonce.settings import BusSettings, TopicSettings
+from paidonce.settings.sections import BusSettings, TopicSettings
 from tests.bus.conftest import GROUP
 from tests.bus.reading import message, read
 from tests.support.kafka import Broker, MockBroker, fresh_name

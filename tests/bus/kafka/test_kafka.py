@@ -19,7 +19,7 @@ from paidonce.bus.kafka.reader import WAIT_S, KafkaReader
 from paidonce.bus.kafka.topics import HOUR_MS
 from paidonce.bus.model import TOPIC_PREFIX, Message
 from paidonce.db.queries import Connection
-from paidonce.settings import RetentionSettings
+from paidonce.settings.sections import RetentionSettings
 from tests.bus.conftest import GROUP, OTHER_GROUP, OpenBus
 from tests.bus.reading import DEADLINE_S, lives, message, next_batch, read, until, versions_by_key
 from tests.support.kafka import Broker, MockBroker, fresh_name

@@ -4,7 +4,7 @@ import pytest
 
 from paidonce.bus.kafka.options import kafka_options
 from paidonce.errors import ConfigurationError
-from paidonce.settings import BusSettings
+from paidonce.settings.sections import BusSettings
 
 URL = "kafka://127.0.0.1:9092"
 

@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient
 
 from paidonce.bus.model import TOPIC_PREFIX
 from paidonce.errors import ConfigurationError
-from paidonce.settings import BusSettings
 from paidonce.settings.secrets import resolve_secret
+from paidonce.settings.sections import BusSettings
 from paidonce.telemetry import logger
 
 log = logger(__name__)
