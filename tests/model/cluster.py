@@ -15,7 +15,7 @@ from tests.support.portone_server import served
 from tests.support.service import Reply, Service, started_service
 from tests.support.tools import Row, items, rows
 
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 120.0
 """For how long the same thing is sent again before the test has failed."""
 AGAIN_S: Final = 0.02
 PAGE: Final = 500
