@@ -110,6 +110,18 @@ def test_an_event_of_nothing_applies_nothing(shop: Shop) -> None:
     assert items(shop.service, "/subscriptions", user_id=user["id"]) == []
 
 
+def test_money_for_a_free_plan_is_applied_when_it_is_accepted(shop: Shop) -> None:
+    """FUL-11 PAY-11: an acceptance is never without an effect."""
+    email, payment = f"{shop.name('user')}@example.com", shop.name("p")
+    user = shop.service.user(email)
+    shop.paid(payment, email=email, plan_id="trial", amount="5.00")
+    assert shop.payment(payment)["review"] == "AMOUNT_MISMATCH"
+    accepted = shop.act(payment, "accept", {"reason": "a tip"})
+    assert (accepted.http, accepted.json["review"]) == (200, None)
+    assert accepted.json["applied_at"] is not None
+    assert period_end(shop.service, user["id"]) > datetime.now(UTC)
+
+
 def test_a_gateway_may_report_that_nothing_was_paid_for_a_free_order(shop: Shop) -> None:
     """FUL-11: that is no second payment, and nobody has to look at it."""
     reference, early = shop.name("order"), shop.name("p")
