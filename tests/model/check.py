@@ -67,6 +67,12 @@ class _Check:
         self._run = run
         self._model = run.model
         self._found = found
+        self._orders = {
+            one: run.cluster.api("GET", f"/orders/{one}").json for one in run.model.orders
+        }
+        for payment in self._model.payments.values():
+            row = self._row(payment)
+            payment.user = row and self._run.cluster.user_of(row)
         self._standing = {
             one.name for one in self._model.payments.values() if self._is_standing(one)
         }
@@ -79,8 +85,8 @@ class _Check:
             yield from self._order(order)
         for wallet in self._run.wallets:
             yield from self._wallet(wallet)
-        for email in self._model.users:
-            yield from self._subscription(email)
+        for user_id in self._model.people.all():
+            yield from self._subscription(user_id)
         conflicts = sum(
             one["error_code"] == "PAYLOAD_CONFLICT" and self._is_ours(one["payment"])
             for one in self._found.events
@@ -112,15 +118,25 @@ class _Check:
             return
         shown = (row["status"], *(minor(row[one], payment.currency) for one in SUMS))
         expected = (payment.status, payment.captured, payment.refunded)
+        if payment.is_of_nothing and shown[1:] == expected[1:]:
+            expected = shown
         if shown != expected:
             yield f"{payment.name} is {shown}, expected {expected}"
         if (row["disputed_at"] is not None) != payment.is_disputed:
             yield f"{payment.name} is disputed: {row['disputed_at']}"
+        email = self._email(payment)
+        if payment.user and email and payment.user not in self._model.people.owners(email):
+            yield f"{payment.name} belongs to {payment.user}, who never had {email}"
         if row["review"] not in (reviews := self._reviews(payment)):
             yield f"{payment.name} has review {row['review']}, expected one of {reviews}"
         yield from self._applications(payment, row)
 
     def _reviews(self, payment: Payment) -> set[str | None]:
+        if payment.is_of_nothing:
+            price, obstacles = self._model.price(payment), self._model.obstacles(payment)
+            if price is None or price[0] or obstacles - {"AMOUNT_MISMATCH", "DUPLICATE_PAYMENT"}:
+                return {None, "AMOUNT_MISMATCH", *obstacles}
+            return {None}
         if not payment.held:
             return {"REFUND_EXCESS" if payment.refunded > payment.captured > 0 else None}
         model = self._model
@@ -194,7 +210,7 @@ class _Check:
             yield f"{order.reference} is paid twice: {paying}"
         if not paying and any(self._model.is_sure(one) for one in rivals):
             yield f"{order.reference} is not paid, although there is money for it"
-        status = self._run.cluster.api("GET", f"/orders/{order.reference}").json["status"]
+        status = self._orders[order.reference]["status"]
         expected = self._model.order_statuses(order, bool(paying))
         if status not in expected:
             yield f"{order.reference} is {status}, expected one of {expected}"
@@ -218,30 +234,44 @@ class _Check:
         if not self._model.spent.get(name) and owed:
             yield f"{name} owes {owed}, and nothing was spent"
 
-    def _subscription(self, email: str) -> Iterator[str]:
+    def _subscription(self, user_id: str) -> Iterator[str]:
         """FUL-1 FUL-7: it ends after all periods that stand, from when they were granted."""
-        payments = self._model.payments.values()
-        length = sum((self._granted(one, email) for one in payments), timedelta(0))
-        user_id = self._run.user_ids[email]
+        model = self._model
+        granted = [self._granted(one, user_id) for one in model.payments.values()]
+        granted += [self._given(one, user_id) for one in model.orders.values()]
+        length = sum(granted, timedelta(0))
         found = self._run.cluster.api("GET", "/subscriptions", user_id=user_id).json["items"]
         ends = [one["current_period_end"] for one in found if one["current_period_end"]]
         end = max(map(datetime.fromisoformat, ends), default=self._run.began_at)
-        first = self._run.began_at + length
-        last = self._found.at + length
+        how = model.people.canceled.get(user_id)
+        if any((one["canceled_at"] is not None) != (how is not None) for one in found):
+            yield f"the subscription of {user_id} is {found}, expected canceled: {how}"
+        first, last = self._run.began_at + length, self._found.at + length
+        if how == "now":
+            first, last = self._run.began_at - timedelta(hours=4), self._found.at
         if (length and not first <= end <= last) or (not length and end > last):
-            yield f"the subscription of {email} ends {end}, expected {first} to {last}"
+            yield f"the subscription of {user_id} ends {end}, expected {first} to {last}"
 
-    def _granted(self, payment: Payment, email: str) -> timedelta:
+    def _email(self, payment: Payment) -> str | None:
+        """Under which address it found its user."""
+        order = self._model.orders.get(payment.order or "")
+        return order.email if order is not None else payment.email
+
+    def _granted(self, payment: Payment, user_id: str) -> timedelta:
         if payment.name not in self._standing:
             return timedelta(0)
         order = self._model.orders.get(payment.order or "")
-        if order is not None:
-            is_theirs = order.kind == "subscription" and order.email == email
-            plan = order.plan
-        else:
-            is_theirs, plan = payment.email == email, payment.plan
-        length = self._model.plans[plan or self._model.default_plan].length
-        return length if is_theirs else timedelta(0)
+        if payment.user != user_id or (order is not None and order.kind != "subscription"):
+            return timedelta(0)
+        plan = payment.plan if order is None else order.plan
+        return self._model.plans[plan or self._model.default_plan].length
+
+    def _given(self, order: Order, user_id: str) -> timedelta:
+        """FUL-11: by an order that is free."""
+        is_theirs = self._orders[order.reference]["user_id"] == user_id
+        if not order.is_free or order.kind != "subscription" or not is_theirs:
+            return timedelta(0)
+        return self._model.plans[order.plan or self._model.default_plan].length
 
 
 def _is_own(event: Any) -> bool:

@@ -62,6 +62,14 @@ class Cluster:
         payment_id = self.payment_id(payment)
         return payment_id and self.api("GET", f"/payments/{payment_id}").json
 
+    def user_of(self, shown: Any) -> str | None:
+        """Whose the payment is, as far as that is settled, and its address does not matter."""
+        own: str | None = shown["user_id"]
+        if shown["order"] is None:
+            return own
+        order = self.api("GET", f"/orders/{shown['order']}").json
+        return order.get("user_id") or (own if shown["applied_at"] else None)
+
     def kill_and_restart(self, which: int) -> None:
         """SIGKILL, and a new process on the same port."""
         number = which % len(self._services)

@@ -12,13 +12,16 @@ from tests.model.model import Fact, Order, Payment, Plan
 PLANS: Final = {
     "monthly": Plan(99_000, "RUB", timedelta(days=30)),
     "weekly": Plan(30_000, "RUB", timedelta(days=7)),
+    "trial": Plan(0, "RUB", timedelta(days=3)),
 }
 KINDS: Final = ("order", "booking", "subscription", "wallet")
 VERBS: Final = (
     *("link", "link", "accept", "accept", "accept", "mark", "unmark"),
-    *("cancel", "cancel", "spend"),
+    *("cancel", "cancel", "spend", "refund", "refund", "refund", "end", "merge", "erase"),
 )
-"""What operators and the owners of wallets do; `operators.py` says how."""
+"""What operators and the owners of wallets do; `operators.py` and `clerks.py` say how."""
+ABOUT_PEOPLE: Final = ("end", "end", "resume", "merge", "erase", "refund", "accept", "link")
+"""What they do in a history that is mostly about subscriptions."""
 
 SAYS: Final = {
     "payments": ("paid",),
@@ -35,6 +38,10 @@ FOR_PLANS: Final = ("payments", "payments", "shop")
 FOR_ORDERS: Final = ("shop", "cards", "cards", "cn", "creem", "hub", "paddle", "kr")
 TELLS_CAPTURED: Final = ("cards", "cn", "kr")
 """Whose refunds say how much was captured, too."""
+SAYS_NOTHING_PAID: Final = ("payments", "shop", "hub", "paddle")
+"""Whose events can report a sum of 0."""
+EXPIRES: Final = (*[None] * 6, 5, 60, 60, 100_000)
+"""In minutes: before all payments, between the early and the late ones, or in the future."""
 KEYS_BY_MEANING: Final = ("hub", "kr")
 """Where one event id cannot have two meanings."""
 
@@ -63,11 +70,13 @@ class CreateOrder:
 
 @dataclass(frozen=True)
 class Act:
-    """What somebody does with a payment or an order."""
+    """What somebody does with a payment, an order or a user."""
 
     verb: str
     payment: str
     to: str | None = None
+    how: str = ""
+    amount: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,9 +112,14 @@ def history(seed: int, tag: str, has_kills: bool) -> History:
 
 
 def _concern_one(step: Step, batch: Sequence[Step]) -> bool:
-    """Whether an action of the batch concerns the same payment: their order has to be known."""
-    others = [one.payment for one in batch if isinstance(one, Act)]
-    return isinstance(step, Act) and step.payment in others
+    """Whether an action of the batch concerns the same payment: their order has to be known.
+
+    Those that name no payment may concern any.
+    """
+    others = {one.payment for one in batch if isinstance(one, Act)}
+    if not isinstance(step, Act) or not others:
+        return False
+    return not step.payment or bool(others & {step.payment, ""})
 
 
 @dataclass
@@ -113,6 +127,9 @@ class _Writer:
     dice: Random
     made: History
     has_kills: bool
+
+    def __post_init__(self) -> None:
+        self._is_about_people = self._is(0.4)
 
     def written(self) -> History:
         self.made.emails = [f"{self.made.tag}-u{n}@example.com" for n in range(2)]
@@ -130,9 +147,11 @@ class _Writer:
 
     def _order(self, number: int) -> Order:
         kind, plan = self.dice.choice(KINDS), self.dice.choice([None, *PLANS])
+        kind = "subscription" if self._is_about_people else kind
         currency = "KRW" if self._is(0.15) and kind != "subscription" else "RUB"
-        amount = self.dice.choice([99_000, 30_000, 1_000])
+        amount = 0 if self._is(0.08) else self.dice.choice([99_000, 30_000, 1_000])
         order = Order(f"{self.made.tag}-o{number}", kind, amount, currency)
+        order.expires = self.dice.choice(EXPIRES)
         if kind == "subscription":
             order.email, order.plan = self.dice.choice(self.made.emails), plan
         if kind == "wallet":
@@ -143,10 +162,10 @@ class _Writer:
 
     def _payment(self, number: int) -> Payment:
         name, way = f"{self.made.tag}-p{number}", self.dice.random()
-        if way < 0.75:
+        if way < (0.45 if self._is_about_people else 0.75):
             return self._for_an_order(name)
         if way < 0.95:
-            plan = self.dice.choice([None, None, "monthly", "weekly", "unknown"])
+            plan = self.dice.choice([None, None, "monthly", "weekly", "trial", "unknown"])
             email = self.dice.choice(self.made.emails)
             return Payment(name, self.dice.choice(FOR_PLANS), email=email, plan=plan)
         return Payment(name, self.dice.choice(["cards", "shop"]))
@@ -158,7 +177,8 @@ class _Writer:
             source = "cards"
         currency = "EUR" if self._is(0.04) else order.currency
         named = order.reference if source == "kr" else name
-        return Payment(named, source, currency, order=order.reference)
+        minute = self.dice.choice([10, 100])
+        return Payment(named, source, currency, order=order.reference, minute=minute)
 
     def _facts(self, payment: Payment) -> Iterator[Fact]:
         says, price = SAYS[payment.source], self._price(payment)
@@ -170,16 +190,18 @@ class _Writer:
         if payment.source == "payments" and self._is(0.3):
             yield Fact("ignored", 1)
         sums = self._sums(price, payment.source) if self._is(0.92) else []
-        for minute, captured in enumerate(sums, 10):
+        for minute, captured in enumerate(sums, payment.minute):
             yield Fact("paid", minute, captured=captured)
         if payment.source == "cards" and sums and self._is(0.25):
             for ids in ("intent", "charge"):  # two payments, until an event names both
-                yield Fact("paid", 10, captured=sums[0], ids=ids)
+                yield Fact("paid", payment.minute, captured=sums[0], ids=ids)
         largest = max(sums, default=price)
+        if not largest:
+            return  # nothing was paid, so nothing can be returned
         if self._is(0.55):
-            yield from self._refunds(payment.source, largest)
+            yield from self._refunds(payment, largest)
         if "disputed" in says and self._is(0.2):
-            yield Fact("disputed", 30, captured=largest)
+            yield Fact("disputed", payment.minute + 20, captured=largest)
         if "dispute" in says and self._is(0.3):
             yield from self._disputes(payment, largest)
 
@@ -189,19 +211,24 @@ class _Writer:
         return PLANS.get(payment.plan or "monthly", PLANS["monthly"]).price
 
     def _sums(self, price: int, source: str) -> list[int]:
+        if price == 0:
+            return [self.dice.choice([0, 0, 1, 500]) if source in SAYS_NOTHING_PAID else 500]
         near = self.dice.choice([price - 1, price + 1, price + 2, price - 2])
         larger, wrong = price + price // 2, self.dice.choice([price // 3, price * 2])
-        ways = [[price]] * 9 + [[price, larger]] * 3 + [[wrong]] * 3
+        ways = (
+            [[price]] * (40 if self._is_about_people else 9) + [[price, larger]] * 3 + [[wrong]] * 3
+        )
         ways += [[near], [wrong, price], [wrong, larger], [price // 2, wrong, price]]
         found = self.dice.choice(ways)
         return found[:1] if source == "kr" else found
 
-    def _refunds(self, source: str, captured: int) -> Iterator[Fact]:
+    def _refunds(self, payment: Payment, captured: int) -> Iterator[Fact]:
+        source = payment.source
         part = captured // self.dice.choice([2, 3, 4])
         ways = [(part,), (captured,), (captured,), (part, captured), (part, part + 1)]
         wanted = self.dice.choice(ways)
         before = 0
-        for minute, total in enumerate(wanted, 40):
+        for minute, total in enumerate(wanted, payment.minute + 30):
             if "by id" in SAYS[source]:
                 told = total if self._is(0.6) else None
                 refund = (f"re-{self.made.tag}-{self.dice.getrandbits(40)}", total - before)
@@ -212,13 +239,13 @@ class _Writer:
             before = total
 
     def _disputes(self, payment: Payment, captured: int) -> Iterator[Fact]:
-        yield Fact("disputed", 50)
+        yield Fact("disputed", payment.minute + 40)
         end = self.dice.choice(["won", "lost", ""])
         if end == "won":
-            yield Fact("won", 60)
+            yield Fact("won", payment.minute + 50)
         if end == "lost":
             amount = self.dice.choice([captured, captured // 2])
-            yield Fact("lost", 60, refund=(f"du_{payment.name}", amount))
+            yield Fact("lost", payment.minute + 50, refund=(f"du_{payment.name}", amount))
 
     def _batches(self) -> Iterator[Batch]:
         """All steps in a random order, cut into batches."""
@@ -312,11 +339,16 @@ class _Writer:
         split = {one.payment for one in steps if isinstance(one, Deliver) and one.fact.ids != "all"}
         payments = [one for one in self.made.payments if one not in split]
         orders = list(self.made.orders)
-        for _ in range(self.dice.randint(1, 5)):
-            verb, name = self.dice.choice(VERBS), self.dice.choice(payments or [""])
-            if not name and verb not in ("cancel", "spend"):
+        for _ in range(self.dice.randint(1, 7)):
+            verb = self.dice.choice(ABOUT_PEOPLE if self._is_about_people else VERBS)
+            name = self.dice.choice(payments or [""])
+            if not name and verb in ("link", "accept", "mark", "unmark", "refund"):
                 continue
             match verb:
+                case "refund":
+                    yield from self._returns(name)
+                case "end" | "resume" | "merge" | "erase":
+                    yield from self._about_people(verb)
                 case "cancel":
                     yield Act(verb, "", self.dice.choice(orders))
                 case "spend":
@@ -329,3 +361,32 @@ class _Writer:
                     yield Act(verb, name, self.dice.choice(orders))
                 case _:
                     yield Act(verb, name)
+
+    def _returns(self, name: str) -> Iterator[Act]:
+        """A refund that an operator records, and maybe once more, as it was or otherwise."""
+        price = self._price(self.made.payments[name]) or 500
+        amount = self.dice.choice([price, price, price // 2, price // 3, price * 2])
+        refund_id = f"{self.made.tag}-re{self.dice.randint(0, 3)}"
+        how = self.dice.choice(["inside", "inside", "outside"])
+        yield Act("refund", name, refund_id, how, amount)
+        if self._is(0.3):
+            yield Act("refund", name, refund_id, how, amount)
+        if self._is(0.15):
+            yield Act("refund", name, refund_id, how, amount + 1)
+        if self._is(0.15):
+            yield Act("refund", name, refund_id, "outside", amount)
+
+    def _about_people(self, verb: str) -> Iterator[Act]:
+        """A subscription that is canceled may be resumed; others are merged or erased."""
+        one, other = self.dice.sample(self.made.emails, 2)
+        match verb:
+            case "end":
+                yield Act("end", "", one, self.dice.choice(["now", "period_end"]))
+                if self._is(0.5):
+                    yield Act("resume", "", one)
+            case "merge":
+                yield Act("merge", "", one, other)
+                if self._is(0.2):
+                    yield Act("merge", "", one, other)
+            case _:
+                yield Act(verb, "", one)

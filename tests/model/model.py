@@ -11,9 +11,15 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Final
 
+from tests.model.people import People
+
 DECIMALS: Final = {"RUB": 2, "EUR": 2, "KRW": 0}
 LINKS_BY_EMAIL: Final = frozenset({"payments", "shop"})
 """PAY-5: sources of the providers tilda and standard."""
+TELL_TIMES: Final = frozenset({"shop", "cards", "cn", "paddle", "kr"})
+"""FUL-10: what others report is paid when it arrives."""
+ARRIVAL: Final = 180
+"""The minute of a history at which it is told."""
 WAITING: Final = frozenset({"USER_MISSING", "ORDER_MISSING", "UNLINKED_PAYMENT"})
 
 
@@ -72,6 +78,12 @@ class Order:
     plan: str | None = None
     wallet: str | None = None
     sources: tuple[str, ...] = ()
+    expires: int | None = None
+    """FUL-10: after this minute it takes no money."""
+
+    @property
+    def is_free(self) -> bool:
+        return self.amount == 0
 
     @property
     def target(self) -> str:
@@ -88,7 +100,13 @@ class Payment:
     order: str | None = None
     email: str | None = None
     plan: str | None = None
+    minute: int = 10
+    """At which it was paid."""
     facts: set[Fact] = field(default_factory=set)
+    returned: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    """PAY-13: what operators recorded, by id: the amount, and whether the gateway knows nothing."""
+    user: str | None = None
+    """The id of the user it belongs to, as the API shows it."""
     is_marked: bool = False
     acceptance: Acceptance | None = None
     was_linked: bool = False
@@ -105,6 +123,13 @@ class Payment:
 
     @property
     def refunded(self) -> int:
+        """PAY-13: the larger of what the gateway and operators say, plus what is outside."""
+        inside = sum(amount for amount, is_outside in self.returned.values() if not is_outside)
+        outside = sum(amount for amount, is_outside in self.returned.values() if is_outside)
+        return max(self._refunded_by_gateway, inside) + outside
+
+    @property
+    def _refunded_by_gateway(self) -> int:
         """The largest total, or the sum of all refunds by their ids; and all lost disputes."""
         by_id = dict(one.refund for one in self.facts if one.refund and one.kind == "refunded")
         lost = dict(one.refund for one in self.facts if one.refund and one.kind == "lost")
@@ -117,6 +142,11 @@ class Payment:
 
     def has(self, kind: str) -> bool:
         return any(one.kind == kind for one in self.facts)
+
+    @property
+    def is_of_nothing(self) -> bool:
+        """FUL-11: paid, with a sum of 0."""
+        return not self.captured and any(one.captured == 0 for one in self.facts)
 
     @property
     def exists(self) -> bool:
@@ -148,13 +178,15 @@ class Model:
 
     plans: dict[str, Plan]
     default_plan: str
-    users: set[str] = field(default_factory=set)
+    people: People = field(default_factory=People)
     orders: dict[str, Order] = field(default_factory=dict)
     closed: set[str] = field(default_factory=set)
     """The orders that an operator closed, maybe before their creation is recorded here."""
     left: set[str] = field(default_factory=set)
     """The orders from which an operator linked a payment to something else."""
     payments: dict[str, Payment] = field(default_factory=dict)
+    refunds: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Whose is each id of an operator's refund, by source."""
     spent: dict[str, int] = field(default_factory=dict)
     """By wallet."""
 
@@ -177,7 +209,7 @@ class Model:
         price = self.price(payment)
         if price is None or price[1] != payment.currency:
             return {0}
-        tolerance = 1 if DECIMALS[payment.currency] == 2 else 0
+        tolerance = 1 if DECIMALS[payment.currency] == 2 and price[0] else 0
         matching = max((one for one in payment.sums if abs(one - price[0]) <= tolerance), default=0)
         accepted = payment.acceptance
         if accepted is None or not payment.captured:
@@ -209,8 +241,8 @@ class Model:
             by_email = payment.source in LINKS_BY_EMAIL or payment.was_linked
             if payment.email is None or not by_email:
                 yield "UNLINKED_PAYMENT"
-            elif payment.email not in self.users:
-                yield "USER_MISSING"
+            else:
+                yield from self._user_obstacles(payment, payment.email)
             if payment.plan is not None and payment.plan not in self.plans:
                 yield "PLAN_UNKNOWN"
             return
@@ -222,8 +254,21 @@ class Model:
             yield "ORDER_CLOSED"
         if order.sources and payment.source not in order.sources:
             yield "LINK_CONFLICT"
-        if order.kind == "subscription" and order.email not in self.users:
+        if order.is_free:
+            yield "DUPLICATE_PAYMENT"
+        minute = payment.minute if payment.source in TELL_TIMES else ARRIVAL
+        if order.expires is not None and minute > order.expires:
+            yield "ORDER_EXPIRED"
+        if order.kind == "subscription" and order.email is not None:
+            yield from self._user_obstacles(payment, order.email)
+
+    def _user_obstacles(self, payment: Payment, email: str) -> Iterator[str]:
+        """PAY-5 FUL-9: whom it is found to belong to stays so, whatever becomes of the address."""
+        user = self.people.remaining(payment.user) if payment.user else self.people.owner(email)
+        if user is None:
             yield "USER_MISSING"
+        elif self.people.is_late(user, payment.name):
+            yield "SUBSCRIPTION_CANCELED"
 
     def is_candidate(self, payment: Payment) -> bool:
         """Whether it may stand: it holds money that fits, and nothing but a rival is in the way."""
@@ -237,7 +282,7 @@ class Model:
 
     def order_statuses(self, order: Order, is_paid: bool) -> set[str]:
         """FUL-3: what may be said of an order that this many payments pay."""
-        if is_paid:
+        if is_paid or order.is_free:
             return {"PAID"}
         sure, possible = set[str](), set[str]()
         for one in self.rivals(order.reference):

@@ -5,12 +5,15 @@ nothing else is going on (`is_quiet`): only then the state, and so the answer, i
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Final
 from uuid import uuid4
 
 from tests.model.cluster import Cluster
 from tests.model.histories import Act
 from tests.model.model import Acceptance, Model, Order, Payment, major, minor
+from tests.model.senders import EPOCH
 from tests.support.service import Reply
 
 
@@ -28,11 +31,18 @@ class Operators:
 
     def _asked(self, act: Act, verb: str, said: Any) -> tuple[Payment, Reply] | None:
         """The answer to what is asked of a payment that exists."""
-        payment = self._model.payments[act.payment]
-        payment_id = self._cluster.payment_id(payment)
-        if payment_id is None:
+        payment, shown = self._shown(act)
+        if shown is None:
             return None
+        payment_id = shown["id"]
         return payment, self._cluster.api("POST", f"/payments/{payment_id}/{verb}", said)
+
+    def _shown(self, act: Act) -> tuple[Payment, Any]:
+        """What the API says of it; whose it is depends on when its events arrived."""
+        payment = self._model.payments[act.payment]
+        shown = self._cluster.shown(payment)
+        payment.user = shown and self._cluster.user_of(shown)
+        return payment, shown
 
     def link(self, act: Act, is_quiet: bool) -> list[str]:
         """PAY-5 PAY-8: to an order or a user; what was applied stays where it is."""
@@ -45,7 +55,7 @@ class Operators:
         if asked is None:
             return []
         payment, reply = asked
-        exists = to in self._model.users if is_user else to in self._model.orders
+        exists = to in self._model.people if is_user else to in self._model.orders
         if reply.http == 200:
             self._relink(payment, to, is_user)
         if not is_quiet or to in target:
@@ -139,8 +149,43 @@ class Operators:
             return _unless(reply.http in (200, 404, 409), act, reply)
         if order is None:
             return _unless(reply.http == 404, act, reply)
-        is_paid = any(one.order == act.to for one in paid_by)
+        is_paid = order.is_free or any(one.order == act.to for one in paid_by)
         return _unless(reply.http == (409 if is_paid else 200), act, reply, f"paid: {is_paid}")
+
+    def refund(self, act: Act, is_quiet: bool) -> list[str]:
+        """PAY-13: it counts once by its id, and never exceeds what was captured."""
+        payment, is_outside = self._model.payments[act.payment], act.how == "outside"
+        body = {
+            "refund_id": act.to,
+            "amount": major(act.amount, payment.currency),
+            "reason": "the customer called",
+            "outside_gateway": is_outside,
+        }
+        expected = self._refund_answers(payment, act)
+        asked = self._asked(act, "refunds", body)
+        if asked is None:
+            return []
+        payment, reply = asked
+        if reply.http in (200, 201):
+            payment.returned[act.to or ""] = (act.amount, is_outside)
+            self._model.refunds[payment.source, act.to or ""] = payment.name
+        if not is_quiet:
+            expected = {200, 201, 409, 422}
+        return _unless(reply.http in expected, act, reply, f"expected {expected}")
+
+    def _refund_answers(self, payment: Payment, act: Act) -> set[int]:
+        """Which answers are right, of a state that is known."""
+        refund_id, told = act.to or "", (act.amount, act.how == "outside")
+        if refund_id in payment.returned:
+            return {200} if payment.returned[refund_id] == told else {409}
+        if (payment.source, refund_id) in self._model.refunds:
+            return {409, 422}  # it may be too much, too
+        after = replace(payment, returned={**payment.returned, refund_id: told})
+        if after.refunded <= payment.captured and not payment.has("canceled"):
+            return {201}
+        recorded = sum(amount for amount, _ in after.returned.values())
+        is_more = after.refunded > payment.refunded or recorded > payment.captured
+        return {422} if is_more and not payment.has("canceled") else {201, 422}
 
     def spend(self, act: Act, is_quiet: bool) -> list[str]:
         """The owner of a wallet spends some of what is there."""
@@ -181,6 +226,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "unmark": Operators.unmark,
     "cancel": Operators.cancel,
     "spend": Operators.spend,
+    "refund": Operators.refund,
 }
 
 
@@ -195,6 +241,9 @@ def order_request(order: Order, wallets: Mapping[str, str]) -> dict[str, Any]:
         "plan_id": order.plan,
         "wallet_id": order.wallet and wallets[order.wallet],
         "sources": list(order.sources) or None,
+        "expires_at": None
+        if order.expires is None
+        else (EPOCH + timedelta(minutes=order.expires)).isoformat(),
     }
     return {name: value for name, value in said.items() if value is not None}
 

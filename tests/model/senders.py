@@ -33,6 +33,10 @@ CONFIG: Final = f"""{GATEWAYS}
 price = "300.00"
 currency = "RUB"
 days = 7
+[plans.trial]
+price = "0"
+currency = "RUB"
+days = 3
 [sources.kr]
 provider = "portone"
 secrets = ["{whsec(SECRET)}"]
@@ -62,6 +66,10 @@ class Telling:
     @property
     def at(self) -> datetime:
         return EPOCH + timedelta(minutes=self.fact.minute)
+
+    @property
+    def paid_at(self) -> datetime:
+        return EPOCH + timedelta(minutes=self.payment.minute)
 
     @property
     def amount(self) -> str:
@@ -143,7 +151,7 @@ def stripe(told: Telling) -> Delivery:
             "amount_captured": fact.captured,
             "amount_refunded": fact.total,
             "currency": currency,
-            "created": int(told.at.timestamp()),
+            "created": int(told.paid_at.timestamp()),
             **CHARGED,
         }
     elif fact.kind in ("disputed", "won", "lost"):
@@ -177,7 +185,7 @@ def alipay(told: Telling) -> Delivery:
         "notify_type": "trade_status_sync",
         "notify_id": told.event_id,
         "notify_time": china_time(datetime.now(UTC)),
-        "gmt_payment": china_time(EPOCH),
+        "gmt_payment": china_time(told.paid_at),
         "charset": "utf-8",
         "sign_type": "RSA2",
         "trade_no": told.name or "",
@@ -313,6 +321,7 @@ def _at_portone(payment: Payment, fact: Fact) -> portone_server.Payment:
         was_paid=fact.kind != "voided",
         email=None,
         cancellations=returned,
+        paid_at_s=int((EPOCH + timedelta(minutes=payment.minute)).timestamp()),
     )
 
 

@@ -98,7 +98,7 @@ class World:
         email, model = f"{name}@example.com", Model(PLANS, "monthly")
         life = Life(name, kind, steps, model)
         await self._stage.user(email)
-        model.users.add(email)
+        model.people.add(email, name)
         model.payments[name] = Payment(name, "shop", email=email)
         if kind is not None:
             model.payments[name].order = f"o-{name}"

@@ -49,7 +49,10 @@ def test_what_is_paid_after_an_order_has_expired_is_kept_and_listed(
 
 
 def test_what_was_paid_in_time_counts_however_late_it_is_reported(shop: Shop) -> None:
-    """FUL-10: the time of the payment counts, and the earliest report of it."""
+    """FUL-10: the time of the payment counts, and the earliest report of it.
+
+    One that came too late is listed as such, whether the order is paid at that moment or not.
+    """
     reference, payment = shop.order(expires_at=EXPIRES_AT), shop.name("p")
     assert shop.found(reference)["expires_at"] == EXPIRES_AT
     shop.paid(payment, reference, at=AFTER)
@@ -57,7 +60,7 @@ def test_what_was_paid_in_time_counts_however_late_it_is_reported(shop: Shop) ->
     assert (shop.status(reference), shop.payment(payment)["review"]) == ("PAID", None)
     late = shop.name("p")
     shop.paid(late, reference, at=AFTER)
-    assert shop.payment(late)["review"] == "DUPLICATE_PAYMENT"
+    assert shop.payment(late)["review"] == "ORDER_EXPIRED"
     shop.refunded(payment)
     assert shop.status(reference) == "REFUNDED", "a payment that came too late does not take over"
 
@@ -108,6 +111,18 @@ def test_an_event_of_nothing_applies_nothing(shop: Shop) -> None:
     found = shop.payment(free)
     assert (found["applied_at"], found["review"]) == (None, None)
     assert items(shop.service, "/subscriptions", user_id=user["id"]) == []
+
+
+def test_money_for_a_free_plan_is_applied_when_it_is_accepted(shop: Shop) -> None:
+    """FUL-11 PAY-11: an acceptance is never without an effect."""
+    email, payment = f"{shop.name('user')}@example.com", shop.name("p")
+    user = shop.service.user(email)
+    shop.paid(payment, email=email, plan_id="trial", amount="5.00")
+    assert shop.payment(payment)["review"] == "AMOUNT_MISMATCH"
+    accepted = shop.act(payment, "accept", {"reason": "a tip"})
+    assert (accepted.http, accepted.json["review"]) == (200, None)
+    assert accepted.json["applied_at"] is not None
+    assert period_end(shop.service, user["id"]) > datetime.now(UTC)
 
 
 def test_a_gateway_may_report_that_nothing_was_paid_for_a_free_order(shop: Shop) -> None:

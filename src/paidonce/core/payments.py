@@ -107,13 +107,15 @@ class Payment:
 def payable_sum(payment: Payment, price: Money, target: str) -> Money | None:
     """The largest captured sum that matches the price, or that an operator accepted."""
     captured = payment.facts.captured
-    if captured is None or captured.amount_minor == 0 or price.amount_minor == 0:
+    if captured is None or captured.amount_minor == 0:
         return None
     if captured == price:
         return captured
     accepted = payment.acceptance
     if accepted is not None and accepted.waives_price(captured, target):
         return captured if captured.currency == price.currency else None
+    if price.amount_minor == 0:
+        return None  # what is free has no sum that matches, not even 0.01
     sums = (captured, *payment.facts.other_captures)
     return max((one for one in sums if one.amount_minor and matches(one, price)), default=None)
 
