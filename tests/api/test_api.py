@@ -124,6 +124,25 @@ def test_keys_are_needed_and_bounded_by_their_scope(shared: Shared) -> None:
     assert "Traceback" not in unknown.stderr
 
 
+def test_a_path_with_a_slash_too_many_leads_nowhere(shared: Shared) -> None:
+    """SEC-6: behind a proxy with TLS a redirect names http://, and the key would follow it."""
+    service = shared.service
+    for path in ("/api/v1/users/", "/webhooks/health/", "/readyz/", "/docs/"):
+        reply = service.request("GET", path, None, {"host": "pay.example.com"})
+        assert is_problem(reply, 404), path
+        assert "location" not in reply.headers
+
+
+def test_no_key_has_the_name_of_the_service_or_of_somebody_else(shared: Shared) -> None:
+    """SEC-6 OBS-4: the audit log tells what a key did from what the service or a command did."""
+    for name in ("paidonce", " Paidonce ", "host", "cli:root"):
+        reply = shared.service.api("POST", "/keys", {"name": name, "scope": "admin"})
+        assert is_problem(reply, 400)
+        made = paidonce(shared.service.folder, "keys", "create", "--name", name, "--scope", "read")
+        assert made.returncode != 0
+        assert made.stdout == ""
+
+
 def test_who_created_what_stands_in_the_audit_log_without_addresses(shared: Shared) -> None:
     """SEC-6 SEC-7: once, however often it is asked for."""
     service, address = shared.service, "audited@example.com"

@@ -28,7 +28,7 @@ def operators_api(
     services: Services, authenticator: Authenticator, masker: Masker, max_body_bytes: int
 ) -> FastAPI:
     """The application for everything that is not a delivery."""
-    api = FastAPI(title="Paidonce", version=__version__, openapi_url=None)
+    api = FastAPI(title="Paidonce", version=__version__, openapi_url=None, redirect_slashes=False)
     api.state.authenticator = authenticator
     api.state.masker = masker
     api.add_middleware(BodyLimit, max_body_bytes=max_body_bytes)

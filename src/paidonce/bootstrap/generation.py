@@ -339,7 +339,7 @@ def _build_admin_api(
 
 def _bare_api(rules: Rules) -> FastAPI:
     """An application without the calls of operators."""
-    api = FastAPI(openapi_url=None)
+    api = FastAPI(openapi_url=None, redirect_slashes=False)
     api.state.masker = rules.masker
     errors.add_to(api)
     return api

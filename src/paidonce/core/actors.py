@@ -27,3 +27,5 @@ class Actor:
 
 HOST: Final = Actor("host", Scope.ADMIN)
 """The program itself, or the application that mounts it."""
+COMMAND_LINE: Final = "cli:"
+"""Before the name of a user of the command line."""

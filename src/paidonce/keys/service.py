@@ -11,9 +11,10 @@ from uuid import UUID
 
 import asyncpg
 
+from paidonce.audit.model import OURSELVES
 from paidonce.audit.store import record_action
 from paidonce.clock import CLOCK
-from paidonce.core.actors import HOST, Actor, Scope
+from paidonce.core.actors import COMMAND_LINE, HOST, Actor, Scope
 from paidonce.db.paging import ListQuery, Page, page_of
 from paidonce.db.pool import Database
 from paidonce.db.queries import from_row, load_queries
@@ -52,6 +53,7 @@ class HashMethod(StrEnum):
 
 
 QUERIES: Final = load_queries(__file__)
+_NAMES_OF_OTHERS: Final = (OURSELVES, HOST.name)
 
 
 class KeyService:
@@ -62,7 +64,12 @@ class KeyService:
         self._pepper = pepper
 
     async def create(self, name: str, scope: Scope, actor: Actor = HOST) -> NewKeyView:
-        """Create a key. It is shown only once; only its hash is stored."""
+        """Create a key. It is shown only once; only its hash is stored.
+
+        Raises InvalidRequestError for a name that others have in the audit log.
+        """
+        if name.strip().lower() in _NAMES_OF_OTHERS or name.startswith(COMMAND_LINE):
+            raise InvalidRequestError(f"name: {name!r} stands for somebody else in the audit log")
         key = f"po_{secrets.token_urlsafe(32)}"
         key_id = await self._add(key, name, scope, actor)
         assert key_id is not None  # a random key is new

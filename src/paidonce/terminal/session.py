@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 import typer
 import uvloop
 
-from paidonce.core.actors import Actor, Scope
+from paidonce.core.actors import COMMAND_LINE, Actor, Scope
 from paidonce.errors import ConfigurationError, InvalidRequestError, PaidonceError
 from paidonce.settings import Settings
 from paidonce.settings.demo import settings_or_demo
@@ -86,7 +86,7 @@ def operator() -> Actor:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = str(os.getuid())
-    return Actor(f"cli:{user}", Scope.ADMIN)
+    return Actor(f"{COMMAND_LINE}{user}", Scope.ADMIN)
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
