@@ -2451,6 +2451,23 @@ GUARDS: Final = (
         is_kin=True,
     ),
     Guard(
+        "strangers take no place of a proven sender at an order",
+        "SEC-12",
+        "queue/senders.py",
+        'row["first_of_subject"] if is_proven else row["known_of_subject"]',
+        'row["known_of_subject"]',
+        f"{_STRANGERS}strangers_who_name_an_order_do_not_hold_up_its_gateway",
+    ),
+    Guard(
+        "what waits among strangers takes no place of an order",
+        "SEC-12",
+        "queue/senders.sql",
+        " AND d.lane <= 1",
+        "",
+        f"{_STRANGERS}what_waits_among_strangers_takes_no_place_of_an_order",
+        is_kin=True,
+    ),
+    Guard(
         "a known payment proves nobody",
         "SEC-12",
         "queue/senders.py",

@@ -242,6 +242,29 @@ async def test_one_order_makes_only_a_few_deliveries_known(door: Door) -> None:
     assert lanes == [Lane.KNOWN] * MAX_OF_SUBJECT + [Lane.STRANGER] * 3
 
 
+async def test_strangers_who_name_an_order_do_not_hold_up_its_gateway(door: Door) -> None:
+    """SEC-12: references can be guessed, and what strangers may send of one is used up at once."""
+    await door.prove(GATEWAY)
+    await door.order("o-1")
+    for number in range(MAX_OF_SUBJECT):
+        await door.deliver(f"invented-{number}", f"192.0.2.{number}", order="o-1")
+    lanes = [
+        await door.lane(await door.deliver(f"real-{number}", GATEWAY, order="o-1"))
+        for number in range(MAX_OF_SUBJECT + 2)
+    ]
+    assert lanes == [Lane.FIRST] * MAX_OF_SUBJECT + [Lane.PROVEN] * 2
+
+
+async def test_what_waits_among_strangers_takes_no_place_of_an_order(door: Door) -> None:
+    """SEC-12: there it waits for long, and whoever is known after it must not."""
+    await door.invent(ATTACKER, MAX_WRONG)
+    await door.order("o-1")
+    for number in range(MAX_OF_SUBJECT):
+        parked = await door.deliver(f"parked-{number}", ATTACKER, order="o-1")
+        assert await door.lane(parked) is Lane.STRANGER
+    assert await door.lane(await door.deliver("real", GATEWAY, order="o-1")) is Lane.KNOWN
+
+
 async def test_a_redelivery_keeps_the_lane(door: Door) -> None:
     """SEC-12 REC-7"""
     await door.deliver("p", ATTACKER)

@@ -69,12 +69,13 @@ async def find_turn(
     wrong, subject = row["wrong"], row["subject"]
     is_proven = is_listed or (row["was_right"] and wrong < MAX_WRONG_PROVEN)
     is_suspect = not is_proven and wrong >= MAX_WRONG
-    is_surplus = row["of_subject"] >= MAX_OF_SUBJECT
-    is_known = subject is not None and not is_surplus
-    lane = Lane.STRANGER if is_surplus else _lane(is_known and not is_suspect, is_proven)
+    # Strangers take no place of a proven sender, and what waits among strangers takes none at all.
+    taken = row["first_of_subject"] if is_proven else row["known_of_subject"]
+    is_known = subject is not None and taken < MAX_OF_SUBJECT
+    lane = _lane(is_known and not is_suspect, is_proven)
     number = row["of_sender"] + arriving
-    # A suspect may be a proxy, with the gateway behind it: what exists is not cut off.
-    is_trusted = is_proven or is_known
+    # A suspect may be a proxy, with the gateway behind it: what exists is not cut off, for a few.
+    is_trusted = is_proven or (is_known and (not is_suspect or row["of_subject"] < MAX_OF_SUBJECT))
     limit = MAX_OF_SENDER if is_trusted else MAX_OF_STRANGER
     delay_s = 0.0 if is_trusted else number * SPACING_S
     waiting = Waiting(lane=lane, sender=sender, subject=subject)

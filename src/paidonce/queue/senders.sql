@@ -19,6 +19,12 @@ SELECT n.subject,
        (SELECT count(*) FROM (SELECT 1 FROM paidonce.event_queue AS d
                                WHERE d.queue_name = 1 AND d.subject = n.subject
                                LIMIT :max_of_subject) AS found) AS of_subject,
+       (SELECT count(*) FROM (SELECT 1 FROM paidonce.event_queue AS d
+                               WHERE d.queue_name = 1 AND d.subject = n.subject AND d.lane <= 1
+                               LIMIT :max_of_subject) AS found) AS known_of_subject,
+       (SELECT count(*) FROM (SELECT 1 FROM paidonce.event_queue AS d
+                               WHERE d.queue_name = 1 AND d.subject = n.subject AND d.lane = 0
+                               LIMIT :max_of_subject) AS found) AS first_of_subject,
        coalesce(s.right_at > now() - make_interval(days => :proven_days::integer), false) AS was_right,
        coalesce(s.wrong, 0) AS wrong
   FROM named AS n

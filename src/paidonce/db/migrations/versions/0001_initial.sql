@@ -209,7 +209,7 @@ CREATE INDEX event_queue_lookup ON paidonce.event_queue (source_id, lane, run_at
 CREATE INDEX event_queue_sender ON paidonce.event_queue (sender, source_id)
  WHERE queue_name = 1 AND sender IS NOT NULL;
 
-CREATE INDEX event_queue_subject ON paidonce.event_queue (subject)
+CREATE INDEX event_queue_subject ON paidonce.event_queue (subject, lane)
  WHERE queue_name = 1 AND subject IS NOT NULL;
 
 CREATE TYPE paidonce.written_queued_event AS (
