@@ -811,7 +811,7 @@ GUARDS: Final = (
     Guard(
         "the application of the port of deliveries",
         "OPS-3",
-        "bootstrap/application.py",
+        "bootstrap/generation.py",
         "        public = _bare_api(rules)\n",
         "        return None, public, admin\n",
         "tests/bootstrap/test_listeners.py::test_deliveries_and_operators_have_a_port_each",
@@ -2333,7 +2333,7 @@ GUARDS: Final = (
         "OBS-1",
         "telemetry/log_writer.py",
         "                lines = self._fitting(lines)\n",
-        "                self._changed.wait_for(lambda: self._bytes + size <= MAX_WAITING_BYTES)\n",
+        "                self._changed.wait_for(lambda: self._bytes + size <= MAX_WAITING_BYTES, 2)\n",
         "tests/telemetry/test_log_writer.py::"
         "test_lines_that_do_not_fit_are_dropped_counted_and_told",
     ),

@@ -266,11 +266,12 @@ async def test_an_operator_uses_up_no_attempts_of_an_event_that_waits(shop: Shop
     reprocessor = Reprocessor(shop.stage.database, shop.rules)
     async with shop.stage.database.connection() as connection:
         await connection.execute("UPDATE event_queue SET run_at = run_at + interval '1 minute'")
+    before = await shop.status(item)  # on a busy machine, the second attempt may have been due
+    row: dict[str, Any] = await shop.stage.one("SELECT handler_attempt FROM event_queue")
     for _ in range(5):
         await reprocessor.reprocess(item.event_id, "ann")
-        assert await shop.status(item) == ("FAILED_RETRYABLE", 1)
-    row: dict[str, Any] = await shop.stage.one("SELECT handler_attempt FROM event_queue")
-    assert row["handler_attempt"] == 1
+        assert await shop.status(item) == before
+    assert await shop.stage.one("SELECT handler_attempt FROM event_queue") == row
     shop.broken = set()
     await reprocessor.reprocess(item.event_id, "ann")
     assert (await shop.status(item))[0] == "PROCESSED"
