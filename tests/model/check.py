@@ -248,7 +248,9 @@ class _Check:
             yield f"the subscription of {user_id} is {found}, expected canceled: {how}"
         first, last = self._run.began_at + length, self._found.at + length
         if how == "now":
-            first, last = self._run.began_at - timedelta(hours=4), self._found.at
+            last = self._found.at
+        if how in ("now", "either"):
+            first = self._run.began_at
         if (length and not first <= end <= last) or (not length and end > last):
             yield f"the subscription of {user_id} ends {end}, expected {first} to {last}"
 

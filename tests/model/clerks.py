@@ -85,7 +85,8 @@ class Clerks:
         shown = self.subscription(ends[1])
         is_canceled = bool(shown) and shown["canceled_at"] is not None
         if is_canceled:
-            self._people.canceled[ends[1]] = next(one for one in reversed([*hows, "now"]) if one)
+            known = {one for one in hows if one}
+            self._people.canceled[ends[1]] = known.pop() if len(known) == 1 else "either"
             self._people.in_time.update(self._applied())
         runs = [
             one and not how and one["status"] == "ACTIVE"

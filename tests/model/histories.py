@@ -17,10 +17,11 @@ PLANS: Final = {
 KINDS: Final = ("order", "booking", "subscription", "wallet")
 VERBS: Final = (
     *("link", "link", "accept", "accept", "accept", "mark", "unmark"),
-    *("cancel", "cancel", "spend", "refund", "refund", "refund"),
-    *("end", "end", "resume", "merge", "erase"),
+    *("cancel", "cancel", "spend", "refund", "refund", "refund", "end", "merge", "erase"),
 )
-"""What operators and the owners of wallets do; `operators.py` says how."""
+"""What operators and the owners of wallets do; `operators.py` and `clerks.py` say how."""
+ABOUT_PEOPLE: Final = ("end", "end", "resume", "merge", "erase", "refund", "accept", "link")
+"""What they do in a history that is mostly about subscriptions."""
 
 SAYS: Final = {
     "payments": ("paid",),
@@ -127,6 +128,9 @@ class _Writer:
     made: History
     has_kills: bool
 
+    def __post_init__(self) -> None:
+        self._is_about_people = self._is(0.4)
+
     def written(self) -> History:
         self.made.emails = [f"{self.made.tag}-u{n}@example.com" for n in range(2)]
         for number in range(self.dice.choice([1, 1, 2, 2, 3])):
@@ -143,6 +147,7 @@ class _Writer:
 
     def _order(self, number: int) -> Order:
         kind, plan = self.dice.choice(KINDS), self.dice.choice([None, *PLANS])
+        kind = "subscription" if self._is_about_people else kind
         currency = "KRW" if self._is(0.15) and kind != "subscription" else "RUB"
         amount = 0 if self._is(0.08) else self.dice.choice([99_000, 30_000, 1_000])
         order = Order(f"{self.made.tag}-o{number}", kind, amount, currency)
@@ -157,7 +162,7 @@ class _Writer:
 
     def _payment(self, number: int) -> Payment:
         name, way = f"{self.made.tag}-p{number}", self.dice.random()
-        if way < 0.75:
+        if way < (0.45 if self._is_about_people else 0.75):
             return self._for_an_order(name)
         if way < 0.95:
             plan = self.dice.choice([None, None, "monthly", "weekly", "trial", "unknown"])
@@ -210,7 +215,9 @@ class _Writer:
             return [self.dice.choice([0, 0, 1, 500]) if source in SAYS_NOTHING_PAID else 500]
         near = self.dice.choice([price - 1, price + 1, price + 2, price - 2])
         larger, wrong = price + price // 2, self.dice.choice([price // 3, price * 2])
-        ways = [[price]] * 9 + [[price, larger]] * 3 + [[wrong]] * 3
+        ways = (
+            [[price]] * (40 if self._is_about_people else 9) + [[price, larger]] * 3 + [[wrong]] * 3
+        )
         ways += [[near], [wrong, price], [wrong, larger], [price // 2, wrong, price]]
         found = self.dice.choice(ways)
         return found[:1] if source == "kr" else found
@@ -333,7 +340,8 @@ class _Writer:
         payments = [one for one in self.made.payments if one not in split]
         orders = list(self.made.orders)
         for _ in range(self.dice.randint(1, 7)):
-            verb, name = self.dice.choice(VERBS), self.dice.choice(payments or [""])
+            verb = self.dice.choice(ABOUT_PEOPLE if self._is_about_people else VERBS)
+            name = self.dice.choice(payments or [""])
             if not name and verb in ("link", "accept", "mark", "unmark", "refund"):
                 continue
             match verb:

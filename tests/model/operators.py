@@ -176,8 +176,10 @@ class Operators:
     def _refund_answers(self, payment: Payment, act: Act) -> set[int]:
         """Which answers are right, of a state that is known."""
         refund_id, told = act.to or "", (act.amount, act.how == "outside")
+        if refund_id in payment.returned:
+            return {200} if payment.returned[refund_id] == told else {409}
         if (payment.source, refund_id) in self._model.refunds:
-            return {200} if payment.returned.get(refund_id) == told else {409}
+            return {409, 422}  # it may be too much, too
         after = replace(payment, returned={**payment.returned, refund_id: told})
         if after.refunded <= payment.captured and not payment.has("canceled"):
             return {201}

@@ -17,7 +17,7 @@ class People:
     """Which user remains, by the id of the other."""
     erased: set[str] = field(default_factory=set)
     canceled: dict[str, str] = field(default_factory=dict)
-    """Whose subscription is canceled, and when it ends: now or period_end."""
+    """Whose subscription is canceled, and when it ends: now, period_end, or either of them."""
     in_time: set[str] = field(default_factory=set)
     """The payments that were applied when a subscription had just been canceled."""
 

@@ -3,7 +3,13 @@
 import asyncio
 from typing import Any, Final
 
-from paidonce.core.events import EventType
+from uuid_utils.compat import uuid7
+
+from paidonce.core.events import EventType, OrderId
+from paidonce.core.money import Money
+from paidonce.core.orders import Kind
+from paidonce.core.orders import Order as StoredOrder
+from paidonce.linking.linker import Linker
 from paidonce.processing.items import Incoming
 from paidonce.processing.transactions import Processor
 from tests.support.batches import Stage
@@ -40,3 +46,19 @@ async def test_a_lost_dispute_counts_once_whatever_follows(
     await processor.process([refunded(shop, 24_750)])
     payment = await shop.payment("p")
     assert (payment["refunded_minor"], payment["status"]) == (74_251, "PARTIALLY_REFUNDED")
+
+
+async def test_an_event_ends_its_wait_when_another_one_names_the_order(
+    shop: Stage, processor: Processor
+) -> None:
+    """REL-3 RET-1: also if the order is paid by another payment at that moment."""
+    order = StoredOrder(OrderId(uuid7()), "o", Kind.ORDER, Money(99_000, "RUB"))
+    await Linker(shop.database, shop.rules).create_order(order, b"same", "somebody")
+    await processor.process([shop.paid("first", order="o", email=None)])
+    nameless = shop.paid("p", email=None, key="nameless")
+    await processor.process([nameless])
+    assert (await shop.event_row(nameless))["error_code"] == "UNLINKED_PAYMENT"
+    await processor.process([shop.paid("p", order="o", email=None, key="named")])
+    assert (await shop.payment("p"))["review"] == "DUPLICATE_PAYMENT"
+    due = "SELECT event_id FROM event_queue WHERE run_at <= now()"
+    assert nameless.event_id in [one["event_id"] for one in await shop.rows(due)]

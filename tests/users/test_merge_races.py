@@ -25,10 +25,12 @@ from paidonce.processing.process import process, process_without_locks
 from paidonce.processing.transactions import Processor
 from paidonce.queue.worker import Worker
 from paidonce.users import merge as merging
+from paidonce.users.model import CancelAt
 from tests.support.batches import DAYS, Stage, somebody_waits
 
 SOMEBODY = Actor("somebody", Scope.ADMIN)
 INTERLEAVINGS = 24
+GONE = "gone@example.com"
 
 
 @dataclass(frozen=True)
@@ -309,3 +311,30 @@ async def test_users_with_too_many_payments_are_not_merged(
     with pytest.raises(ConflictError, match="too large"):
         await people.merge()
     assert (await people.services.users.get(people.gone)).id == people.gone
+
+
+@pytest.mark.parametrize("by_order", [False, True])
+async def test_a_payment_that_arrives_while_its_subscription_is_resumed_is_applied(
+    people: People, by_order: bool
+) -> None:
+    """FUL-9: it was decided for a canceled one, so it is not written and is decided again."""
+    shop, users = people.shop, people.services.users
+    await people.pay(shop.paid("first", email="gone@example.com"))
+    found = await shop.one("SELECT id FROM subscriptions")
+    await users.cancel_subscription(found["id"], CancelAt.PERIOD_END, SOMEBODY, "asked")
+    if by_order:
+        await people.order("o", Kind.SUBSCRIPTION)
+    item = shop.paid("p", **({"order": "o", "email": None} if by_order else {"email": GONE}))
+    async with shop.database.connection() as connection:
+
+        async def resume() -> None:
+            await users.resume_subscription(found["id"], SOMEBODY)
+
+        meanwhile = cast("Connection", BeforeWriting(connection, resume))
+        [done] = await asyncio.gather(
+            process_without_locks(meanwhile, [item], shop.rules), return_exceptions=True
+        )
+    assert isinstance(done, asyncpg.PostgresError)
+    assert trouble(done) is Trouble.RERUN
+    await people.pay(item)
+    assert (await shop.payment("p"))["review"] is None

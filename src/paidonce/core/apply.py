@@ -94,6 +94,8 @@ def apply(
     )
     if problem is not None:
         owned = Decision(PROCESSED, before, replace(payment, user_id=user_id))
+        if problem.code is Code.SUBSCRIPTION_CANCELED:
+            owned = _with_canceled(state, owned, user_id, plan)
         return _with_reported(_leave_unapplied(owned, problem), payment, context, price)
     assert plan is not None
     assert user_id is not None
@@ -173,6 +175,10 @@ def _fulfill(
     if isinstance(granted, EventProblem) or context.blocked_by is not None:
         problem = granted if isinstance(granted, EventProblem) else context.blocked_by
         assert problem is not None
+        if problem.code is Code.SUBSCRIPTION_CANCELED:
+            user_id = _find_subscriber(state, order)
+            plan = _find_plan(state, order.plan_id, payment)
+            decision = _with_canceled(state, decision, user_id, plan)
         return _with_reported(_leave_unapplied(decision, problem), payment, context, price)
     paid = granted.payment
     assert paid is not None
@@ -187,9 +193,7 @@ def _fulfill(
 def _fulfill_subscription(
     state: State, decision: Decision, payment: Payment, order: Order, now: datetime
 ) -> Decision | EventProblem:
-    user_id = order.user_id
-    if user_id is None and order.email is not None:
-        user_id = state.users.get(email_key(order.email))
+    user_id = _find_subscriber(state, order)
     if user_id is None:
         assert order.email is not None, "an order for a subscription names its user"
         return user_missing(order.email)
@@ -213,6 +217,27 @@ def _fulfill_subscription(
         period_end=after.current_period_end,
     )
     return replace(decision, payment=granted, subscription_before=before, subscription=after)
+
+
+def _find_subscriber(state: State, order: Order) -> UserId | None:
+    """Whom an order for a subscription is for."""
+    if order.user_id is None and order.email is not None:
+        return state.users.get(email_key(order.email))
+    return order.user_id
+
+
+def _with_canceled(
+    state: State, decision: Decision, user_id: UserId | None, plan: Plan | None
+) -> Decision:
+    """The decision that also writes the canceled subscription, as it is.
+
+    So its version is checked: who resumes it at this moment either finds the payment, or the
+    transaction of the payment fails and decides again.
+    """
+    assert user_id is not None
+    assert plan is not None
+    canceled = state.subscriptions[user_id, plan.product]
+    return replace(decision, subscription_before=canceled, subscription=replace(canceled))
 
 
 def _fulfill_wallet(

@@ -49,13 +49,16 @@ def order_mismatch(order: Order, payment: Payment, price: Price) -> EventProblem
 
 
 def order_not_payable(order: Order, payment: Payment) -> EventProblem | None:
-    """Why the order does not accept the payment."""
+    """Why the order does not accept the payment.
+
+    That it came too late comes first: this stays so, whatever becomes of other payments.
+    """
+    if order.had_expired(payment):
+        return EventProblem(Code.ORDER_EXPIRED, "it was paid after the order had expired")
     if order.applied_payment_id is not None:
         return EventProblem(Code.DUPLICATE_PAYMENT, "the order is paid by another payment already")
     if order.closed_at is not None:
         return EventProblem(Code.ORDER_CLOSED, "the order was closed before it was paid")
-    if order.had_expired(payment):
-        return EventProblem(Code.ORDER_EXPIRED, "it was paid after the order had expired")
     return None
 
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from paidonce.core.events import (
+    Code,
     ExternalId,
     OrderId,
     Outcome,
@@ -83,6 +84,14 @@ class Decision:
     def has_applied(self) -> bool:
         """Whether this decision applied a payment."""
         return any(isinstance(one, Applied) for one in self.effects)
+
+    @property
+    def has_linked(self) -> bool:
+        """Whether the payment waited for what says what it is for, and does so no more."""
+        before, after = self.payment_before, self.payment
+        if before is None or before.review is not Code.UNLINKED_PAYMENT:
+            return False
+        return after is not None and after.review is not Code.UNLINKED_PAYMENT
 
 
 @dataclass(frozen=True, slots=True)

@@ -348,6 +348,9 @@ class Batch:
             self._changes.messages.append(message)
         if decision.has_applied:
             self._unblock_siblings(decision)
+        elif decision.has_linked and decision.payment is not None:
+            name = blocked_on_payment(decision.payment)
+            self._changes.unblocked.append(blocked_on_digest(name))
 
     def _unblock_siblings(self, decision: Decision) -> None:
         """Other events of this payment may be blocked on what was found in another way now."""
