@@ -2259,6 +2259,14 @@ GUARDS: Final = (
         is_kin=True,
     ),
     Guard(
+        "a payment for a canceled subscription checks that it still is",
+        "FUL-9",
+        _APPLYING,
+        "subscription=replace(canceled))",
+        "subscription=canceled)",
+        f"{_MERGES}a_payment_that_arrives_while_its_subscription_is_resumed_is_applied[False]",
+    ),
+    Guard(
         "an order that is merged has a new version",
         "USR-2",
         "users/merge.sql",

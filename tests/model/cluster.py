@@ -19,6 +19,10 @@ PATIENCE_S: Final = 120.0
 """For how long the same thing is sent again before the test has failed."""
 AGAIN_S: Final = 0.02
 PAGE: Final = 500
+_BY_NAMES: Final = """
+SELECT p.id FROM payment_ids AS i JOIN payments AS p ON p.id = i.payment_id
+ WHERE i.external_id = ANY($1) ORDER BY p.applied_at NULLS LAST, p.id
+"""
 
 
 class Cluster:
@@ -53,10 +57,10 @@ class Cluster:
         return rows(self._database_url, sql, *values)
 
     def payment_id(self, payment: Payment) -> str | None:
-        """By the gateway's name of it."""
-        sql = "SELECT DISTINCT payment_id FROM payment_ids WHERE external_id = ANY($1)"
-        found = self.rows(sql, [payment.name, f"pi_{payment.name}"])
-        return str(found[0]["payment_id"]) if found else None
+        """By the gateway's names of it; if these have not met yet, the payment that is applied."""
+        names = [payment.name, f"pi_{payment.name}", f"ch_{payment.name}"]
+        found = self.rows(_BY_NAMES, names)
+        return str(found[0]["id"]) if found else None
 
     def shown(self, payment: Payment) -> Any:
         payment_id = self.payment_id(payment)

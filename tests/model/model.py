@@ -272,10 +272,17 @@ class Model:
 
     def is_candidate(self, payment: Payment) -> bool:
         """Whether it may stand: it holds money that fits, and nothing but a rival is in the way."""
-        return payment.held > 0 and not self.obstacles(payment)
+        return payment.held > 0 and not self.obstacles(payment) - self._overcome(payment)
 
     def is_sure(self, payment: Payment) -> bool:
-        return self.is_candidate(payment) and 0 not in self.applicable(payment)
+        is_free = payment.held > 0 and not self.obstacles(payment)
+        return is_free and 0 not in self.applicable(payment)
+
+    def _overcome(self, payment: Payment) -> set[str]:
+        """PAY-7: it takes over a period that was granted before the subscription was canceled."""
+        rivals = self.rivals(payment.order) if payment.order is not None else []
+        is_granted = any(one.name in self.people.in_time for one in rivals)
+        return {"SUBSCRIPTION_CANCELED"} if is_granted else set()
 
     def rivals(self, reference: str) -> list[Payment]:
         return [one for one in self.payments.values() if one.order == reference and one.exists]
