@@ -19,7 +19,7 @@ VERBS: Final = (
     *("link", "link", "accept", "accept", "accept", "mark", "unmark"),
     *("cancel", "cancel", "spend", "refund", "refund", "refund", "end", "merge", "erase"),
 )
-"""What operators and the owners of wallets do; `operators.py` and `clerks.py` say how."""
+"""What operators and the owners of wallets do; `operators.py` and `people_operators.py` say how."""
 ABOUT_PEOPLE: Final = ("end", "end", "resume", "merge", "erase", "refund", "accept", "link")
 """What they do in a history that is mostly about subscriptions."""
 

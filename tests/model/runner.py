@@ -9,7 +9,6 @@ from itertools import zip_longest
 from random import Random
 from typing import Final
 
-from tests.model.clerks import CLERKS, Clerks
 from tests.model.cluster import Cluster
 from tests.model.histories import (
     PLANS,
@@ -24,6 +23,7 @@ from tests.model.histories import (
 )
 from tests.model.model import Model, Payment
 from tests.model.operators import Operators, order_request
+from tests.model.people_operators import CLERKS, PeopleOperators
 from tests.model.senders import TELL, THIEF, Telling, names_target
 from tests.support.service import Reply
 
@@ -47,7 +47,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.operators = Operators(self.cluster, self.model, self.wallets)
-        self.clerks = Clerks(self.cluster, self.model)
+        self.people_operators = PeopleOperators(self.cluster, self.model)
         for payment in self.history.payments.values():
             is_named = payment.order is None and payment.email is None
             self.model.payments[payment.name] = replace(
@@ -66,7 +66,7 @@ class Run:
             case CreateOrder(reference):
                 return [lambda: self._create_order(reference)]
             case Act():
-                who = self.clerks if step.verb in CLERKS else self.operators
+                who = self.people_operators if step.verb in CLERKS else self.operators
                 return [lambda: self.wrong.extend(who.act(step, is_quiet))]
             case Kill():
                 return []

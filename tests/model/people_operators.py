@@ -20,7 +20,7 @@ SELECT 1 FROM user_emails WHERE user_id = $1::text::uuid
 """
 
 
-class Clerks:
+class PeopleOperators:
     """Operators who deal with people; one of them at a time in each history."""
 
     def __init__(self, cluster: Cluster, model: Model) -> None:
@@ -142,11 +142,11 @@ class Clerks:
         return self._cluster.api("POST", path, body)
 
 
-CLERKS: Final[Mapping[str, Callable[[Clerks, Act, bool], list[str]]]] = {
-    "end": Clerks.end,
-    "resume": Clerks.resume,
-    "merge": Clerks.merge,
-    "erase": Clerks.erase,
+CLERKS: Final[Mapping[str, Callable[[PeopleOperators, Act, bool], list[str]]]] = {
+    "end": PeopleOperators.end,
+    "resume": PeopleOperators.resume,
+    "merge": PeopleOperators.merge,
+    "erase": PeopleOperators.erase,
 }
 
 
